@@ -1,4 +1,4 @@
-"""trajtrainer: trains Unity ML-Agents behaviors, and agents of Gymnasium and PettingZoo environments.
+"""Train Unity ML-Agents behaviors and agents in Gymnasium and PettingZoo environments.
 
 >>> import trajtrainer  # doctest: +SKIP
 >>> trajtrainer.learn("config/gym/CartPole.yaml", "gym:CartPole-v1", run_id="pole")
@@ -153,7 +153,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a name needs when it is first asked for: ``import trajtrainer`` is quick and does without torch."""
+    """Import public names on first access, so that ``import trajtrainer`` is fast and does not import torch."""
     if name in _MODULES:
         return import_module(f"trajtrainer.{name}")
     if name in _HOME_OF:

@@ -1,4 +1,4 @@
-"""``python -m trajtrainer``."""
+"""Entry point of ``python -m trajtrainer``."""
 
 from __future__ import annotations
 

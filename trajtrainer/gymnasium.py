@@ -1,11 +1,11 @@
-"""Unity scenes as environments of Gymnasium: ``UnityEnv`` for one agent, ``UnityVectorEnv`` for many.
+"""Unity scenes as Gymnasium environments: ``UnityEnv`` for one agent, ``UnityVectorEnv`` for many.
 
 >>> from trajtrainer.gymnasium import UnityVectorEnv
 >>> envs = UnityVectorEnv("Builds/3DBall")  # doctest: +SKIP
 >>> observations, infos = envs.reset()  # doctest: +SKIP
 
-Importing this registers both with Gymnasium as ``trajtrainer/Unity-v0``, for ``make`` and ``make_vec``, and
-environments that our configurations train in: ``CartPoleNoVel-v1``, ``PendulumNoVel-v1`` and
+Importing this module registers both with Gymnasium as ``trajtrainer/Unity-v0``, for ``make`` and ``make_vec``. It also
+registers the environments used by the bundled configurations: ``CartPoleNoVel-v1``, ``PendulumNoVel-v1`` and
 ``MiniGrid-DoorKey-5x5-Flat-v0``.
 """
 
@@ -29,5 +29,5 @@ gymnasium.register(
     ID,
     entry_point="trajtrainer.gymnasium:UnityEnv",
     vector_entry_point="trajtrainer.envs.scenes.vector:make_vec",
-    nondeterministic=True,  # a player takes its seed at its start
+    nondeterministic=True,  # a player reads its seed only when it starts
 )

@@ -1,4 +1,4 @@
-"""Unity scenes as environments of PettingZoo: ``UnityParallelEnv`` and ``UnityAECEnv``.
+"""Unity scenes as PettingZoo environments: ``UnityParallelEnv`` and ``UnityAECEnv``.
 
 >>> from trajtrainer.pettingzoo import UnityParallelEnv
 >>> env = UnityParallelEnv("Builds/Soccer")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The side channels of ``mlagents_envs``, which do not import from there under a current protobuf.
+"""The side channels of ``mlagents_envs``, whose own modules fail to import under current protobuf versions.
 
 >>> from trajtrainer.side_channels import EngineConfigurationChannel
 >>> channel = EngineConfigurationChannel()
@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from trajtrainer.envs.unity import registration  # noqa: F401  (what follows does not import without it)
+from trajtrainer.envs.unity import registration  # noqa: F401  (must come first: the imports below fail without it)
 
 from mlagents_envs.side_channel.engine_configuration_channel import (  # isort: skip
     EngineConfig,

@@ -1,6 +1,6 @@
-"""Contracts of plugins and environments, as tests to inherit: one class for each kind.
+"""Contract tests for plugins and environments, with one base class for each kind.
 
-A package tests its own with a class that pytest collects::
+To test its plugin, a package subclasses one of them in a module that pytest collects::
 
     from trajtrainer.testing import RewardSignalContract
 
@@ -8,14 +8,14 @@ A package tests its own with a class that pytest collects::
         row = my_package.novelty.ROW
         name = "novelty"
 
-In pytest, failures show the values.
+Under pytest, failed assertions show the values that they compared.
 """
 
 from __future__ import annotations
 
 import sys
 
-if "pytest" in sys.modules:  # before the contracts are imported
+if "pytest" in sys.modules:  # must run before the contracts are imported
     sys.modules["pytest"].register_assert_rewrite("trajtrainer.run.contracts")
 
 from trajtrainer.experience.random_steps import random_steps, vector_spec

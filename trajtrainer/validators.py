@@ -1,6 +1,6 @@
-"""Checks for the settings of plugins, for the ``validator`` of an ``attrs.field``.
+"""Validators for plugin settings, to pass as the ``validator`` of an ``attrs.field``.
 
-A value that does not fit is reported with file, line and key, together with everything else that is wrong.
+An invalid value is reported with its file, line and key, together with all other errors in the settings.
 
 >>> from attrs import field, frozen
 >>> from trajtrainer import RewardSignalSettings

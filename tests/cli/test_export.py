@@ -219,10 +219,10 @@ def test_a_run_of_ml_agents(shared_data: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("name", "missing", "observations"),
     [
-        ("ppo_buffer_vector", "the largest number of entities (of 3 numbers) that sensor 0 sends", ["6x3", "5"]),
+        ("ppo_buffer_vector", "the maximum number of entities (of size 3) that sensor 0 sends", ["6x3", "5"]),
         (
             "ppo_visual_two_vector",
-            "the height and width of the pictures of sensor 0; nor the height and width of the pictures of sensor 2",
+            "the height and width of the images from sensor 0; nor the height and width of the images from sensor 2",
             ["1x20x24", "4", "3x24x20"],
         ),
         ("ppo_goal_hyper", "which of the observations 8 are goal signals", ["5", "3:goal"]),
@@ -276,9 +276,9 @@ def test_a_model_of_other_agents_is_not_believed(tmp_path: Path, capsys: pytest.
         behavior([entities(5, 3), vector(4)], 0, (4,)),  # other actions
     ):
         export_policy(random_actor(other), other, path.with_suffix(".onnx"))
-        assert "the largest number of entities" in refused(capsys, path)
+        assert "the maximum number of entities" in refused(capsys, path)
     path.with_suffix(".onnx").write_bytes(b"rubbish")
-    assert "the largest number of entities" in refused(capsys, path)
+    assert "the maximum number of entities" in refused(capsys, path)
 
 
 @pytest.mark.parametrize("text", ["", "0", "3x", "3x4x5x6", "-3", "3:target", "three"])
@@ -289,7 +289,7 @@ def test_observations_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_observations_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_folder(tmp_path, "A")
-    assert "is the policy of agents with other observations" in refused(capsys, run, "--observation", "3")
+    assert "is a policy for agents with other observations" in refused(capsys, run, "--observation", "3")
     assert "too small for vis_encode_type" in refused(capsys, run, "--observation", "3x4x5")
 
 
@@ -375,7 +375,7 @@ def test_a_description_of_another_network_takes_no_memory(
     """Some of these would need terabytes if they were built."""
     content = checkpoint_of(random_actor(behavior([vector(3)])), network())
     content[EXTRA][RECORD] = damaged(content[EXTRA][RECORD], *path, value=value)
-    assert "is the policy of agents with other observations" in refused(capsys, saved(tmp_path / "a.pt", content))
+    assert "is a policy for agents with other observations" in refused(capsys, saved(tmp_path / "a.pt", content))
 
 
 @pytest.mark.parametrize("name", ["memory_size_vector", "discrete_act_size_vector", "continuous_act_size_vector"])

@@ -356,7 +356,7 @@ SILENT = EncoderRow(Flat)
     ("name", "reason"),
     [
         ("FAILING", "ZeroDivisionError: division by zero"),
-        ("NARROW", r"its output for one picture has the shape \(1, 15\), expected \(1, 16\)"),
+        ("NARROW", r"its output for one image has the shape \(1, 15\), expected \(1, 16\)"),
     ],
 )
 def test_an_encoder_that_cannot_be_made(name: str, reason: str, install: Install) -> None:

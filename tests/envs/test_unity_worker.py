@@ -172,7 +172,7 @@ def test_wait_without_a_message() -> None:
         ("infinite-reward@3:2", InvalidDataError, "inf as a reward.*agent 2"),
         ("wrong-size@3:4", InvalidDataError, "agent 4: .*7 numbers"),
         ("duplicate-id@3:4", InvalidDataError, "agent 5 asks for 2 decisions"),
-        ("rubbish@3", InvalidDataError, "that are no message"),
+        ("rubbish@3", InvalidDataError, "that are not a valid message"),
     ],
 )
 def test_faults_at_work(tmp_path: Path, kind: str, error: type[EnvironmentFaultError], text: str) -> None:

@@ -58,7 +58,7 @@ def test_an_array_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_header_that_names_another_size_is_refused_before_memory_is_reserved(tmp_path: Path) -> None:
     header = stored(np.zeros(12, np.float32)).replace(b"(12,)", b"(10000000000000,)")
     message = refused(archive(tmp_path / "a.npz", x=header))
-    assert message == f"x has {len(header)} bytes, but its header names the shape (10000000000000,) of float32"
+    assert message == f"x has {len(header)} bytes, but its header says shape (10000000000000,) and dtype float32"
 
 
 def test_an_array_that_ends_too_early_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_the_device_that_is_asked_for_or_there(wanted: str | None, monkeypatch: 
         ),
         ("hpu", "this machine or this build of torch does not support hpu"),
         ("cuda:99", "(torch not compiled with cuda|cuda)"),
-        ("gpu", "torch does not know such a device"),
+        ("gpu", "torch does not know this device"),
     ],
 )
 def test_a_device_that_is_not_here_is_explained_in_one_line(name: str, reason: str) -> None:

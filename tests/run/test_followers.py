@@ -66,7 +66,7 @@ def test_a_broken_writer_is_logged_and_left_out(caplog: pytest.LogCaptureFixture
         reporter.write(1)
     assert broken.calls == 1
     assert gauges.gauges["Ball.a.mean"].count == 3
-    assert caplog.text.count("'theirs' failed, and is not used any more") == 1
+    assert caplog.text.count("'theirs' failed and is no longer used") == 1
     assert "a plugin's mistake" in caplog.text
 
 

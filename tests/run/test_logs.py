@@ -285,8 +285,8 @@ def test_a_closed_pipe_is_told_once_in_the_file(tmp_path: Path, monkeypatch: pyt
         for number in range(3):
             LOGGER.info("line %d", number)
     text = path.read_text()
-    assert text.count("The console output is not read any more") == 1
-    assert text.index("line 0") < text.index("The console output is not read") < text.index("line 1")
+    assert text.count("The console output is no longer read") == 1
+    assert text.index("line 0") < text.index("The console output is no longer read") < text.index("line 1")
 
 
 def test_handling_a_failing_record_is_left_to_logging(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

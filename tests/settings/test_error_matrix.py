@@ -197,7 +197,7 @@ WRONG = [
     (
         behavior("reward_signals: {rnd: {network_settings: {critic_only: [1]}}}"),
         "a.yaml:4: behaviors.A.reward_signals.rnd.network_settings.critic_only: found [1], expected none here: reward "
-        "signals see what the policy sees, by the behavior's network_settings",
+        "signals see what the policy sees (network_settings of the behavior)",
     ),
     (
         behavior("trainer_type: poca\nhyperparameters: {symmetry: {}}"),
@@ -210,8 +210,8 @@ WRONG = [
     ),
     (
         mirror("observations: {Eyes: {indices: [1, 2, 0]}}"),
-        "a.yaml:7: behaviors.A.hyperparameters.symmetry.observations.Eyes.indices: found [1, 2, 0], expected the "
-        "numbers from 0 on, each once, that exchange places in pairs or keep their own",
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.observations.Eyes.indices: found [1, 2, 0], expected each "
+        "index from 0 on exactly once, swapped in pairs or left in place",
     ),
     (
         mirror("continuous_actions: {signs: [1, 0]}"),
@@ -226,17 +226,17 @@ WRONG = [
     (
         mirror("continuous_actions: {indices: [1, 0], signs: [1, -1]}"),
         "a.yaml:7: behaviors.A.hyperparameters.symmetry.continuous_actions.signs: found [1, -1], expected the same "
-        "sign for two numbers that exchange places",
+        "sign for two elements that swap places",
     ),
     (
         mirror("discrete_actions: [[0, 1], [0, 2, 3]]"),
-        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.1: found [0, 2, 3], expected the numbers of "
-        "its actions from 0 on, each once",
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.1: found [0, 2, 3], expected each action of "
+        "the branch, numbered from 0, exactly once",
     ),
     (
         mirror("discrete_actions: [[1, 2, 0]]"),
         "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.0: found [1, 2, 0], expected numbers that "
-        "lead back to the same actions when they are mirrored twice",
+        "give back the same actions when mirrored twice",
     ),
     (
         mirror("{discrete_actions: [[0, 1]], branches: [1, 0]}"),
@@ -259,7 +259,7 @@ WRONG = [
     (
         behavior("trainer_type: sac\nreward_signals: {rnd: {episodic_bonus: 0.5}}"),
         "a.yaml:5: behaviors.A.reward_signals.rnd.episodic_bonus: found 0.5, expected nothing (null) with trainer_type "
-        "sac, whose replay does not keep the course of episodes",
+        "sac, whose replay buffer does not keep episodes together",
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {n_step: 9}\ntime_horizon: 8"),
@@ -462,8 +462,8 @@ WRONG = [
     ),
     (
         behavior("keep_checkpoints: 0\neven_checkpoints: true"),
-        "a.yaml:4: behaviors.A.keep_checkpoints: found 0, expected at least 1, as even_checkpoints spreads that many "
-        "over the run",
+        "a.yaml:4: behaviors.A.keep_checkpoints: found 0, expected at least 1, the number of checkpoints that "
+        "even_checkpoints spreads over the run",
     ),
     (
         "env_settings:\n  num_envs: 2",

@@ -106,7 +106,7 @@ def test_the_time_between_two_exchanges_decides(exchange: Exchange, algorithm: s
         (seen(VECTOR, picture_sensor(3, 84, 84, "c"), continuous=3), "sac", "so it pays to learn more"),
         (seen(), "ppo", "sac may be worth a try"),
         (seen(VECTOR, entities_sensor(20, 4, "list"), continuous=2), "ppo", "sac may be worth a try"),
-        (seen(continuous=2, teams={0, 1}), "ppo", "agents earn their rewards alone, and one exchange takes 21 ms"),
+        (seen(continuous=2, teams={0, 1}), "ppo", "agents are rewarded individually, and one exchange takes 21 ms"),
         (seen(continuous=2, group=3), "poca", "groups of 3 agents share a reward"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from trajtrainer.core.errors import RunFolderError
 
 NAME = "mlagents-learn"
-# Every launcher that an installer writes contains the name of the function it calls; on Windows (.exe) in an archive.
+# Every launcher written by an installer contains the name of the module it calls (in an archive in .exe files).
 _OURS = b"trajtrainer.cli.main"
 
 
@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Create or remove the command, and print where.
+    """Create or remove the command, and print its path.
 
     Raises:
-        RunFolderError: the command is ML-Agents' own, or cannot be written.
+        RunFolderError: the command belongs to ML-Agents, or cannot be written.
     """
     folder = Path(sysconfig.get_path("scripts"))
     ending = ".exe" if os.name == "nt" else ""
@@ -30,16 +30,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write(folder: Path, ending: str = "") -> str:
-    """Create the command next to ours, as a copy of our launcher, and return the text to print.
+    """Create the command as a copy of the ``trajtrainer`` launcher, and return the text to print.
 
-    The launcher calls the same function, which recognizes by the name of the program that it is to learn.
+    Both launchers call the same function, which runs ``learn`` if the program has the name of the alias.
 
     Args:
-        folder: of the commands of the Python environment.
-        ending: of the names of programs.
+        folder: the folder with the commands of the Python environment.
+        ending: the file extension of programs.
 
     Raises:
-        RunFolderError: as for ``run``.
+        RunFolderError: see ``run``.
     """
     ours, other = folder / f"trajtrainer{ending}", folder / f"{NAME}{ending}"
     _check_is_own(other)
@@ -47,8 +47,7 @@ def write(folder: Path, ending: str = "") -> str:
         content = ours.read_bytes()
     except FileNotFoundError:
         raise RunFolderError(
-            f"There is no {ours}, which the command would be a copy of. Install trajtrainer into this Python "
-            "environment: pip install trajtrainer."
+            f"There is no {ours} to copy. Install trajtrainer into this Python environment: pip install trajtrainer."
         ) from None
     try:
         other.write_bytes(content)
@@ -59,7 +58,7 @@ def write(folder: Path, ending: str = "") -> str:
 
 
 def remove(folder: Path, ending: str = "") -> str:
-    """Remove the command, and return the text to print. Arguments and errors as for ``write``."""
+    """Remove the command, and return the text to print. Arguments and errors are the same as for ``write``."""
     other = folder / f"{NAME}{ending}"
     if not other.exists():
         return f"There is no {other}."

@@ -13,10 +13,11 @@ class CommandRow:
     """A subcommand of ``trajtrainer``.
 
     Attributes:
-        help: what it does, in one sentence.
-        module: where it is (``my_package.weigh``). The module has ``add_arguments(parser)``, which is called with an
-            ``argparse.ArgumentParser``, and ``run(arguments)``, which returns the exit code. It is imported only if the
-            command is used, and should import nothing slow before ``run``, so that ``--help`` is quick.
+        help: a description of the command in one sentence.
+        module: the name of its module (``my_package.weigh``). The module defines ``add_arguments(parser)``, which is
+            called with an ``argparse.ArgumentParser``, and ``run(arguments)``, which returns the exit code. It is
+            imported only when the command is used, and should not import anything slow before ``run``, so that
+            ``--help`` is fast.
     """
 
     help: str
@@ -117,4 +118,4 @@ COMMANDS: Registry[CommandRow] = Registry(
         ),
     },
 )
-"""Name, as it is typed -> command."""
+"""Name as typed by the user -> command."""

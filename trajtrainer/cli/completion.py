@@ -1,4 +1,4 @@
-"""``trajtrainer completion SHELL``: a script that completes commands, options and files."""
+"""``trajtrainer completion SHELL``: prints a script that completes commands, options and files."""
 
 import argparse
 
@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    import shtab  # late: no other command needs it
+    import shtab  # imported late, because no other command needs it
 
-    # The parser of all commands, of which any other call makes only its own.
+    # This is the only place that builds the parsers of all commands.
     whole = argparse.ArgumentParser("trajtrainer")
     whole.add_argument("--version", action="version", version="")
     commands = whole.add_subparsers()
     for name in COMMANDS:
-        if (command := COMMANDS.get(name)) is not None:  # which a broken package does not have
+        if (command := COMMANDS.get(name)) is not None:  # None if its package is broken
             with COMMANDS.blaming(name):
                 command.load().add_arguments(commands.add_parser(name, help=command.help, description=command.help))
     for action in _actions(whole):
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """The options and arguments of a parser and of its subparsers."""
+    """Return the options and arguments of a parser and its subparsers."""
     found = []
     for action in parser._actions:
         found.append(action)

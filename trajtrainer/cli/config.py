@@ -1,4 +1,4 @@
-"""``trajtrainer config``: checks and prints the configuration that a run would have, without starting anything."""
+"""``trajtrainer config``: checks and prints the configuration that a run would use, without starting anything."""
 
 import argparse
 
@@ -19,9 +19,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the resolved configuration as YAML. Warnings go to stderr, so that stdout can be redirected to a file.
 
     Raises:
-        SettingsError: something in it is wrong, or a recording is missing.
+        SettingsError: the configuration is invalid, or a recording is missing.
         DemonstrationError: a data set is missing or cannot be read.
-        RunFolderError: the run id cannot be the name of a folder.
+        RunFolderError: the run id cannot be used as the name of a folder.
     """
     if hasattr(arguments, "presets"):
         from trajtrainer.settings.presets import described
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = resolve(arguments, converts=True)
-        # The section ``search`` is checked as well, if the file has one.
+        # Check the section ``search`` as well, if the file has one.
         path = arguments.trainer_config_path
         if path is not None:
             from trajtrainer.settings.presets import config_path
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             root, problems = read_file(config_path(path))
             if SEARCH_SECTION in root.mapping:
                 make_plan(root, flags.given(arguments), problems)
-    # Late: these would slow down every --help.
+    # Imported late, because these would slow down --help.
     from trajtrainer.policies.folder.run_folder import RunFolder
     from trajtrainer.run.followers import checks
     from trajtrainer.run.preflight import Preflight, check_recordings
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = check_recordings(check, settings)
         for each in checks(settings):
             check(each, settings)
-        check(RunFolder, settings.checkpoint_settings)  # refuses run ids that cannot be names of folders
+        check(RunFolder, settings.checkpoint_settings)  # rejects run ids that cannot be names of folders
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         warn_of_unmeasured(settings)
     print(complete(settings), end="")

@@ -1,4 +1,4 @@
-"""``trajtrainer export RUN_OR_CHECKPOINT``: the policy of a checkpoint, as ``.onnx`` or as source code."""
+"""``trajtrainer export RUN_OR_CHECKPOINT``: exports policies of checkpoints as ``.onnx`` or as source code."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _flags() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Option that a single format takes -> that format, and the option's arguments."""
+    """Return the options that apply to only one format: option -> name of the format, arguments of the option."""
     rows = {name: EXPORT_FORMATS.get(name) for name in EXPORT_FORMATS}
     return {flag: (name, options) for name, row in rows.items() if row for flag, options in row.flags.items()}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files, and log where they are.
+    """Write the files, and log their paths.
 
     Raises:
         CheckpointError: there is nothing to export, or a checkpoint cannot be used.
         ExportError: a policy cannot be exported or written.
-        SettingsError: options exclude each other.
-        PluginError: the package that has the format is broken.
+        SettingsError: the options are incompatible with each other.
+        PluginError: the package that provides the format is broken.
     """
-    # Late: torch and onnx are slow to import, and --help does not need them.
+    # Imported late, because torch and onnx are slow to import and --help does not need them.
     from trajtrainer.policies.checkpoints.saved_policies import export_saved
 
     given: dict[str, Any] = {}

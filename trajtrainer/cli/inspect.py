@@ -1,4 +1,4 @@
-"""``trajtrainer inspect FILE.onnx ...``: whether Unity will load these models, and what they expect."""
+"""``trajtrainer inspect FILE.onnx ...``: shows whether Unity will load the models, and what inputs they expect."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one report per file. Returns 0 if Unity will load all of them, 1 otherwise."""
-    from trajtrainer.policies.onnx.inspect import inspect_model  # late: onnx is slow to import
+    """Print one report per file. Return 0 if Unity will load all of them, 1 otherwise."""
+    from trajtrainer.policies.onnx.inspect import inspect_model  # imported late, because onnx is slow to import
 
     reports = [inspect_model(file) for file in args.files]
     print("\n".join(format_report(report) for report in reports), end="")
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def format_report(report: Report) -> str:
-    """A report as text for users, ending with a line break."""
+    """Format a report as text that ends with a newline."""
     lines = [str(report.path), f"  Unity loads it: {'yes' if report.loads else 'NO'}"]
     lines += [f"  error: {text}" for text in report.errors]
     lines += [f"  warning: {text}" for text in report.warnings]

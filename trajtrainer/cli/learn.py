@@ -1,4 +1,4 @@
-"""``trajtrainer learn``: what ``mlagents-learn`` does, with the same options."""
+"""``trajtrainer learn``: trains behaviors like ``mlagents-learn``, with the same options."""
 
 import argparse
 import atexit
@@ -20,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train according to the command line and its configuration, and return the exit code.
+    """Train according to the command line and the configuration, and return the exit code.
 
     Raises:
-        TrajtrainerError: ended the run early, for a reason that the user can do something about.
+        TrajtrainerError: the run ended early, for a reason that the user can do something about.
     """
     timers = Timers()
     as_json = getattr(arguments, "log_format", "text") == "json"
@@ -31,12 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
         with timers("run_training.settings"):
             settings = resolve(arguments)
             handler.show(debug=settings.debug)
-            from trajtrainer.run.logs import banner, shell_line  # late: --help does not need it
+            from trajtrainer.run.logs import banner, shell_line  # imported late, because --help does not need it
 
             handler.say(banner())  # before the import of torch, which may take many seconds
-        with timers("run_training.import"):  # late: it imports torch, which neither help nor a wrong option needs
+        with timers("run_training.import"):  # late, because neither --help nor a usage error needs torch
             from trajtrainer.run import session
-        # Otherwise garbage collection visits all of torch's objects: 0.1 s each time (measured), 0.2 s at exit.
+        # Without this, the garbage collector visits all of torch's objects, which takes 0.1 s per collection (measured)
+        # and 0.2 s at exit.
         gc.freeze()
         atexit.register(gc.freeze)
         by_name = Path(sys.argv[0]).stem == "trajtrainer"
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:
-    """The settings of a run, with ``--resume=auto`` decided. Arguments and errors as for ``flags.resolve``."""
+    """Return the settings of a run, with ``--resume=auto`` resolved. See ``flags.resolve`` for arguments and errors."""
     settings = flags.resolve(arguments, converts=converts)
     if not hasattr(arguments, flags.RESUME_AUTO):
         return settings

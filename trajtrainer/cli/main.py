@@ -1,4 +1,4 @@
-"""The ``trajtrainer`` command: finds the subcommand, and turns errors into messages and exit codes."""
+"""The ``trajtrainer`` command: dispatches to the subcommands, and turns errors into messages and exit codes."""
 
 import argparse
 import errno
@@ -18,14 +18,14 @@ from trajtrainer.settings.checks import closest
 
 INTERRUPTED = 130
 _ONE_LINE = 10_000
-# What the loader of shared libraries says if there is not enough memory.
+# Error messages of the dynamic loader if there is not enough memory.
 _NO_MEMORY = ("failed to map segment", "Cannot allocate memory")
-_WRONG_USAGE = 2  # as argparse has it
+_WRONG_USAGE = 2  # as in argparse
 _ALIAS = "mlagents-learn"  # created by ``trajtrainer alias``
 
 
 class _Parser(argparse.ArgumentParser):
-    """Keeps messages about wrong usage short, and suggests the option that was probably meant."""
+    """Argument parser with short usage errors, which suggests the option that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         arguments = argparse.HelpFormatter(prog="", width=_ONE_LINE)
@@ -47,12 +47,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
+    """Run the command line and return the exit code: 0 for success, 1 for an explained error, 2 for wrong usage."""
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None and Path(sys.argv[0]).stem == _ALIAS:
         arguments = ["learn", *arguments]
     for stream in (sys.stdout, sys.stderr):
-        # Files and pipes on Windows have an encoding without many characters, even of our own tables.
+        # On Windows, the encoding of files and pipes lacks many characters, even some that our own tables contain.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
@@ -83,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 print(flush=True)
             except OSError:
-                return 1  # stdout it is: in 'trajtrainer ... | head', head has read enough
+                return 1  # stdout is the closed pipe: in 'trajtrainer ... | head', head has read enough
         raise
     finally:
-        # The interpreter would fail at its exit if what is left for a closed pipe could not be written.
+        # The interpreter would fail at exit if it could not write the remaining output to a closed pipe.
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -97,11 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_closed_pipe(error: OSError) -> bool:
-    return error.errno in (errno.EPIPE, errno.EINVAL)  # the second on Windows
+    return error.errno in (errno.EPIPE, errno.EINVAL)  # EINVAL on Windows
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """A parser of a command's arguments.
+    """Build the parser for a command's arguments.
 
     Raises:
         PluginError: the package that should provide the command is broken.
@@ -113,11 +113,11 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def parse(name: str, argv: Sequence[str]) -> Callable[[], int]:
-    """Parse the arguments of a command, and return it ready to run.
+    """Parse the arguments of a command, and return a function that runs it.
 
     Raises:
         PluginError: the package that should provide the command is broken.
-        SystemExit: wrong usage, or help.
+        SystemExit: the usage is wrong, or help was requested.
     """
     arguments = parser_of(name).parse_args(argv)
     run: Callable[[argparse.Namespace], int] = COMMANDS[name].load().run
@@ -125,7 +125,7 @@ def parse(name: str, argv: Sequence[str]) -> Callable[[], int]:
 
 
 def _choose(first: Sequence[str]) -> str:
-    """The command that the first argument names. The other arguments are for the command's own parser."""
+    """Return the command named by the first argument. The other arguments are left to the command's own parser."""
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         "trajtrainer",
@@ -148,6 +148,6 @@ def _choose(first: Sequence[str]) -> str:
 
 
 def _about(name: str) -> str:
-    """What a command does; of a package's command, which must not be imported for that, where it comes from."""
+    """Describe a command. For one from a package, which must not be imported here, name the package instead."""
     package = COMMANDS.package(name)
     return f"From the package {package}." if package else COMMANDS[name].help

@@ -1,4 +1,4 @@
-"""Opens zip archives of unknown origin."""
+"""Opens zip archives from untrusted sources."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import zipfile
 from typing import IO
 
 LARGEST_DIRECTORY = 2**20
-"""Enough for some 10,000 members. Their entries take about 100 bytes each, and zipfile takes its time with them."""
+"""Default size limit in bytes of an archive's directory, enough for about 10,000 members.
+
+An entry takes about 100 bytes, and zipfile is slow to read many of them.
+"""
 
 
 class LargeDirectoryError(ValueError):
-    """An archive lists far more members than anything that is read here."""
+    """An archive lists far more members than any file that this package reads."""
 
 
 def open_zip(source: IO[bytes], largest: int = LARGEST_DIRECTORY) -> zipfile.ZipFile:
     """Open an archive.
 
     Args:
-        source: of it.
-        largest: size of its directory, in bytes. A larger one is not read.
+        source: the file, open for reading.
+        largest: maximum size of the archive's directory in bytes. A larger directory is not read.
 
     Raises:
-        LargeDirectoryError: it is larger.
-        Exception: it is no archive, or it is damaged; the type depends on what is wrong.
+        LargeDirectoryError: the directory is larger than ``largest``.
+        Exception: the file is not an archive, or is damaged; the type depends on the damage.
     """
     archive = zipfile.ZipFile(_LimitedReads(source, largest))
     archive.fp = source
@@ -30,7 +33,7 @@ def open_zip(source: IO[bytes], largest: int = LARGEST_DIRECTORY) -> zipfile.Zip
 
 
 class _LimitedReads:
-    """A file while zipfile opens it: a few short reads find the directory, which is then read at once."""
+    """Limits the size of reads while zipfile opens a file: it reads the whole directory at once."""
 
     def __init__(self, source: IO[bytes], longest: int) -> None:
         self._source, self._longest = source, longest

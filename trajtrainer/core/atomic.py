@@ -1,7 +1,7 @@
-"""Atomic file writes: a file has its old content or its new content, whatever happens during the write.
+"""Atomic file writes: a file has either its old or its new content, whatever happens during the write.
 
-A temporary file in the same folder is written and synced to disk (fsync), then renamed over the target, and the
-folder is synced as well. A missing folder is created: a user may have deleted it while a run is writing to it.
+A temporary file in the same folder is written and synced to disk (fsync), then renamed over the target, and the folder
+is synced as well. A missing folder is created, because a user may delete it while a run is writing to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _MARK = ".partial"
-# Windows refuses to replace a file that another program has open: a virus scanner, a backup, an editor.
+# Windows refuses to replace a file that another program has open, such as a virus scanner, a backup or an editor.
 _PATIENCE_S = 5.0 if sys.platform == "win32" else 0.0
 _PAUSE_S = 0.05
 _SLOW_S = 1.0
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 def write_bytes(path: Path, data: bytes | memoryview, *, syncs_folder: bool = True) -> None:
-    """Replace the content of ``path``. ``syncs_folder`` as in ``publish``.
+    """Replace the content of ``path``. For ``syncs_folder``, see ``publish``.
 
     Raises:
-        OSError: the write failed (full disk, no permission). The old content is untouched.
+        OSError: the write failed (full disk, no permission). The old content is unchanged.
     """
 
     def write(temporary: Path) -> None:
@@ -40,18 +40,18 @@ def write_bytes(path: Path, data: bytes | memoryview, *, syncs_folder: bool = Tr
 
 
 def write_text(path: Path, text: str) -> None:
-    """Like ``write_bytes``, for text: UTF-8, line endings unchanged."""
+    """Like ``write_bytes``, but for text, which is encoded as UTF-8 with unchanged line endings."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_unsynced(path: Path, text: str) -> None:
-    """Replace the content of ``path`` atomically, but without fsync: a power failure may lose it.
+    """Replace the content of ``path`` atomically but without fsync, so a power failure may lose it.
 
-    For informational files that are written often: syncing them to a slow disk would delay the end of a run. The
-    temporary file has another suffix, so that programs which read all files of one kind in a folder do not read it.
+    This is for informational files that are written often: syncing them to a slow disk would delay the end of a run.
+    The temporary file has a different suffix, so that programs that read all files of a kind in a folder ignore it.
 
     Raises:
-        OSError: the write failed. The old content is untouched.
+        OSError: the write failed. The old content is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_MARK}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,23 +64,23 @@ def write_unsynced(path: Path, text: str) -> None:
 
 
 def write_with(path: Path, writer: Callable[[Path], object], *, syncs_folder: bool = True) -> None:
-    """Replace ``path`` with the file that ``writer`` creates at the path it is given (same folder, same suffix).
+    """Replace ``path`` with the file that ``writer`` creates at the path passed to it (same folder, same suffix).
 
-    ``syncs_folder`` as in ``publish``.
+    For ``syncs_folder``, see ``publish``.
 
     Raises:
-        OSError: the file could not be synced. The old content is untouched.
-        Exception: whatever ``writer`` raises. The old content is untouched.
+        OSError: the file could not be synced. The old content is unchanged.
+        Exception: ``writer`` raised it. The old content is unchanged.
     """
     publish(write_apart(path, writer), path, syncs_folder=syncs_folder)
 
 
 def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
-    """Do the first half of ``write_with``: create the temporary file that ``publish`` then puts in place.
+    """Do the first half of ``write_with``: create the temporary file, which ``publish`` then puts in place.
 
     Raises:
         OSError: the folder cannot be created.
-        Exception: whatever ``writer`` raises. No file is left behind.
+        Exception: ``writer`` raised it. No file is left behind.
     """
     temporary = _temporary(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,11 +100,11 @@ def publish(temporary: Path, path: Path, *, syncs_folder: bool = True) -> None:
     Args:
         temporary: the result of ``write_apart``.
         path: the target.
-        syncs_folder: False if the caller calls ``sync_folder`` after several files. Until then, a power failure may
-            undo the rename, but the file is complete either way.
+        syncs_folder: False if the caller calls ``sync_folder`` after writing several files. Until then, a power failure
+            may undo the rename, but the file is complete either way.
 
     Raises:
-        OSError: the file could not be synced. The old content is untouched, the temporary file is gone.
+        OSError: the file could not be synced. The old content is unchanged, and the temporary file is removed.
     """
     try:
         _patiently(lambda: _sync(temporary, path))
@@ -120,7 +120,7 @@ def move(folder: Path, target: Path) -> None:
     """Rename a folder to ``target``, which must not exist, and make the rename durable.
 
     Raises:
-        OSError: the rename failed; the folder is where it was.
+        OSError: the rename failed. The folder keeps its old name.
     """
     _patiently(lambda: os.rename(folder, target))
     sync_folder(target.parent)
@@ -130,7 +130,7 @@ def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
     """Remove the temporary files of processes that were killed while writing.
 
     Args:
-        folders: searched without their subfolders. Missing ones are skipped.
+        folders: folders to search, without their subfolders. Missing folders are skipped.
 
     Returns:
         The files that were removed.
@@ -145,7 +145,7 @@ def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
 
 
 def try_writing(folder: Path, size: int) -> None:
-    """Check that ``size`` bytes can be written, by writing and removing them.
+    """Check that ``size`` bytes can be written to a folder, by writing and removing them.
 
     Raises:
         OSError: there is no space left, or no permission to write.
@@ -159,7 +159,7 @@ def try_writing(folder: Path, size: int) -> None:
 
 
 def _patiently(action: Callable[[], object]) -> None:
-    """Retry for some seconds on Windows, where another program may have the file open."""
+    """Run ``action``, with retries for a few seconds on Windows, where another program may have the file open."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -182,7 +182,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _sync(temporary: Path, path: Path) -> None:
-    # Without a message, a slow fsync would make the end of a run look as if it hangs.
+    # Without a message, a run would seem to hang at its end during a slow fsync.
     slow = threading.Timer(_SLOW_S, logger.info, ("The disk is slow. Waiting for %s to be saved.", path))
     slow.daemon = True
     slow.start()
@@ -195,9 +195,9 @@ def _sync(temporary: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the renames in a folder survive a power failure, where the system can do that."""
+    """Make renames in a folder survive a power failure, if the system supports that."""
     if os.name == "nt":
-        return  # Windows has no such call. Some network file systems refuse it, which is not an error either.
+        return  # Windows has no such call. Some network file systems do not support it, which is not an error either.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,9 +1,9 @@
-"""The table of columns that experience consists of, and the container for rows of it.
+"""The table of columns that make up experience, and the container for rows.
 
-Experience is written once, into columns, when it arrives. Everything that keeps some of it for a while is a store over
-a subset of this table. A column that is added here is stored, gathered, shuffled and handed to the learner without a
-change anywhere else, if it is a field of step or action batches. The agent processor fills ``memory``, ``done`` and
-``interrupted`` itself; what only learners compute (``weight``, ``loss_mask``) is not in the table.
+Experience is written into columns once, when it arrives. All components that keep experience are stores with a subset
+of the columns in this table. A column that is added here is stored, gathered, shuffled and passed to the learner
+without any other change if it is a field of step or action batches. The agent processor fills ``memory``, ``done`` and
+``interrupted`` itself; columns that only learners compute (``weight``, ``loss_mask``) are not in the table.
 
 Shape legend: A continuous actions and discrete branches together, C continuous actions, D sum of branch sizes,
 H memory size, K discrete branches, O an observation's own shape, V reward signals.
@@ -31,9 +31,10 @@ TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS = "teacher_mean", "teacher_std", "teach
 class Store(enum.Flag):
     """A kind of store that keeps a column.
 
-    EVENT is a step batch on its way between processes. POOL has the rows of living agents and waiting trajectories, and
-    the packed steps gathered from them. GROUP is what the pool also holds for an algorithm that needs groups. UPDATE is
-    the buffer and the minibatches of an on-policy learner, REPLAY the ring of an off-policy learner and its samples.
+    EVENT is a step batch in transit between processes. POOL has the rows of active agents and waiting trajectories, and
+    the packed steps gathered from them. GROUP marks columns that the pool keeps in addition if the algorithm needs
+    groups. UPDATE is the buffer and the minibatches of an on-policy learner. REPLAY is the ring buffer of an off-policy
+    learner and its samples.
     """
 
     EVENT = enum.auto()
@@ -46,12 +47,12 @@ class Store(enum.Flag):
 
 
 class Moment(enum.Enum):
-    """The moment at which a column of a row is filled, from the field of that name of a step or action batch."""
+    """The time at which a column of a row is filled, from the field of the same name in a step or action batch."""
 
-    OBSERVED = enum.auto()  # the step batch in which the agent asks for a decision
-    DECIDED = enum.auto()  # the action batch that answers it
-    FOLLOWED = enum.auto()  # the agent's next step batch
-    ENDED = enum.auto()  # the same step batch, filled in by the agent processor
+    OBSERVED = enum.auto()  # with the step batch in which the agent requests a decision
+    DECIDED = enum.auto()  # with the action batch that contains the decision
+    FOLLOWED = enum.auto()  # with the agent's next step batch
+    ENDED = enum.auto()  # with the agent's next step batch, but by the agent processor
     LEARNED = enum.auto()  # when the learner takes over the row
 
 
@@ -59,11 +60,11 @@ class Column(NamedTuple):
     """One column of experience: an entry of the table.
 
     Attributes:
-        name: the sensors of ``obs`` become ``obs.0``, ``obs.1``, ...
-        dtype: numpy's name; empty for ``obs``, whose sensors each have their own.
-        shape: of one entry, in letters of the legend.
-        moment: when it is filled.
-        stores: the stores that keep it.
+        name: name of the column. ``obs`` stands for one column per sensor: ``obs.0``, ``obs.1``, ...
+        dtype: numpy's name of the dtype; empty for ``obs``, because each sensor has its own.
+        shape: shape of one entry, in letters of the shape legend.
+        moment: time at which the column is filled.
+        stores: stores that keep the column.
     """
 
     name: str
@@ -96,14 +97,14 @@ TABLE: list[Column] = [
 
 
 class ColumnEntry(NamedTuple):
-    """Type and shape of one entry of a column for one behavior."""
+    """Dtype and shape of one entry of a column for one behavior."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 def names_of(store: Store, moment: Moment) -> list[str]:
-    """Names of the columns that ``store`` keeps and that are filled at ``moment``, without ``obs``."""
+    """Return the names of the columns, except ``obs``, that ``store`` keeps and that are filled at ``moment``."""
     return [one.name for one in TABLE if store in one.stores and one.moment is moment and one.name != OBSERVATIONS]
 
 
@@ -113,17 +114,17 @@ def entries_of(
     """Resolve the columns of a store for one behavior.
 
     Args:
-        store: for a union of stores, the columns that any of them keeps.
-        spec: gives O, C, K and D.
-        obs_dtypes: per sensor, f32 or u8.
+        store: the store, or a union of stores for the columns that any of them keeps.
+        spec: spec of the behavior, which determines O, C, K and D.
+        obs_dtypes: dtype of each sensor, f32 or u8.
         memory_size: H; 0 without a recurrent memory.
         num_signals: V.
 
     Returns:
-        Name -> type and shape of one entry, in the order of the table.
+        Name -> dtype and shape of one entry, in the order of the table.
 
     Raises:
-        ValueError: there is not one dtype per sensor.
+        ValueError: the number of dtypes differs from the number of sensors.
     """
     sensors = spec.observation_specs
     if len(obs_dtypes) != len(sensors):
@@ -150,34 +151,34 @@ def entries_of(
 
 
 def teacher_entries(spec: BehaviorSpec) -> dict[str, ColumnEntry]:
-    """Columns of a teacher's action distribution. Only minibatches for distillation have them."""
+    """Return the columns of a teacher's action distribution, which only minibatches for distillation have."""
     size = int(spec.action_spec.continuous_size)
     shapes = {TEACHER_MEAN: size, TEACHER_STD: size, TEACHER_PROBS: sum(spec.action_spec.discrete_branches)}
     return {name: ColumnEntry(np.dtype(np.float32), (width,)) for name, width in shapes.items()}
 
 
 def bootstrap_names(num_sensors: int) -> list[str]:
-    """Columns of the observation after a trajectory's last step, from which its value is bootstrapped."""
+    """Return the columns of the observation after a trajectory's last step, from which its value is bootstrapped."""
     return [*(sensor_name(number) for number in range(num_sensors)), "mask", "memory"]
 
 
 def entry_bytes(entries: Mapping[str, ColumnEntry]) -> int:
-    """Bytes of one row."""
+    """Return the size of one row in bytes."""
     return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
 
 
 def sensor_name(number: int, of: str = OBSERVATIONS) -> str:
-    """Name of a sensor's column, such as ``obs.0``."""
+    """Return the name of a sensor's column, such as ``obs.0``."""
     return f"{of}.{number}"
 
 
 class Columns(Generic[A]):
-    """Rows as parallel arrays of numpy or torch, by column name. The set of columns never changes.
+    """Rows as parallel numpy or torch arrays, by column name. The set of columns never changes.
 
-    ``slice`` returns views, so stores write through them.
+    ``slice`` returns views, and stores write through them.
 
     Args:
-        arrays: all of the same length. Neither they nor the dictionary are copied.
+        arrays: arrays of the same length, by column name. Neither they nor the dictionary are copied.
     """
 
     __slots__ = ("_arrays", "_obs")
@@ -215,12 +216,12 @@ class Columns(Generic[A]):
         return self._arrays.values()
 
     def sensors(self, of: str) -> tuple[A, ...]:
-        """All sensors of ``obs``, or of another kind of observation such as ``next_obs``, in order."""
+        """Return all sensors of ``obs``, or of another kind of observation such as ``next_obs``, in order."""
         prefix = of + "."
         return tuple([array for name, array in self._arrays.items() if name.startswith(prefix)])
 
     def without_sensors(self, of: str) -> Columns[A]:
-        """All columns except the sensors of ``obs``, or of another kind of observation."""
+        """Return all columns except the sensors of ``obs``, or of another kind of observation."""
         return Columns({name: array for name, array in self._arrays.items() if not name.startswith(of + ".")})
 
     def map(self, function: Callable[[A], B]) -> Columns[B]:
@@ -231,55 +232,55 @@ class Columns(Generic[A]):
         return Columns({name: array[rows] for name, array in self._arrays.items()})  # type: ignore[index]
 
     def take(self, rows: Any) -> Columns[A]:
-        """Copy the rows with these numbers, an integer array of the same library."""
+        """Return a copy of the rows with these indices, an integer array of the same library."""
 
         def taken(array: Any) -> Any:
             if not isinstance(array, np.ndarray):
                 return array.index_select(0, rows)
-            if not array[:1].size:  # numpy would still look up each row of a column without width
+            if not array[:1].size:  # numpy would still look up each row of a zero-width column
                 return np.zeros((len(rows), *array.shape[1:]), array.dtype)
             return array.take(rows, axis=0)
 
         return self.map(taken)
 
     def with_columns(self, arrays: Mapping[str, A]) -> Columns[A]:
-        """These columns, plus others that are added or replace them."""
+        """Return these columns with others added or replaced."""
         return Columns({**self._arrays, **arrays})
 
 
 def concatenate(parts: Sequence[Columns[NDArray[Any]]]) -> Columns[NDArray[Any]]:
-    """Join the rows of parts with the same columns, in order. A single part is returned without a copy."""
+    """Concatenate the rows of parts with the same columns, in order. A single part is returned without a copy."""
     if len(parts) == 1:
         return parts[0]
     return Columns({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def empty(entries: Mapping[str, ColumnEntry], length: int) -> Columns[NDArray[Any]]:
-    """Uninitialized columns of ``length`` rows."""
+    """Create uninitialized columns of ``length`` rows."""
     return Columns({name: np.empty((length, *entry.shape), entry.dtype) for name, entry in entries.items()})
 
 
 def zeros(entries: Mapping[str, ColumnEntry], length: int) -> Columns[NDArray[Any]]:
-    """Columns of ``length`` zero rows. The system assigns memory only as they are written."""
+    """Create columns of ``length`` rows of zeros. The system allocates memory only as rows are written."""
     return Columns({name: np.zeros((length, *entry.shape), entry.dtype) for name, entry in entries.items()})
 
 
 def num_bytes(columns: Columns[NDArray[Any]]) -> int:
-    """Bytes of all columns together."""
+    """Return the total size of all columns in bytes."""
     return sum(array.nbytes for array in columns.values())
 
 
 def run_or_rows(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Turn ascending row numbers (at least one) into a slice if they are consecutive.
+    """Convert ascending row indices (at least one) to a slice if they are consecutive.
 
-    Copying a run of rows is several times faster than scattering them.
+    Copying consecutive rows is several times faster than scattering them.
     """
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 else rows
 
 
 def spoil(columns: Columns[NDArray[Any]], rows: Any) -> None:
-    """Overwrite rows with NaN, the largest number, True or -1, so that any use of them shows."""
+    """Overwrite rows with NaN, the largest number, True or -1, so that any later use of them is noticed."""
     for array in columns.values():
         kind = array.dtype.kind
         array[rows] = (

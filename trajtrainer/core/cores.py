@@ -6,7 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Cores in this process's affinity mask; on systems without one, all cores of the machine."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+    """Return the number of cores in the process's affinity mask, or in the machine on systems without such masks."""
+    if hasattr(os, "sched_getaffinity"):  # not available on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,10 +1,10 @@
-"""Errors that a user can cause. The command line prints only their message; ``--debug`` adds the traceback."""
+"""Errors that users can cause. The command line prints only their message; ``--debug`` adds the traceback."""
 
 from __future__ import annotations
 
 
 class TrajtrainerError(Exception):
-    """Anything that ends a command with one clear message and exit code 1."""
+    """Base class of errors that end a command with one clear message and exit code 1."""
 
 
 class SettingsError(TrajtrainerError):
@@ -12,19 +12,19 @@ class SettingsError(TrajtrainerError):
 
 
 class PluginError(SettingsError):
-    """A package that adds an algorithm, an environment scheme or another part is broken. Runs without it work."""
+    """A package that adds an algorithm, an environment scheme or another part is broken. Other runs still work."""
 
 
 class RunFolderError(TrajtrainerError):
-    """The results folder is missing, in the way, damaged or cannot be written."""
+    """The folder of a run is missing, damaged or not writable, or its name is invalid or taken."""
 
 
 class CheckpointError(TrajtrainerError):
-    """A checkpoint is missing, damaged or not a checkpoint."""
+    """A checkpoint is missing or damaged, or the file is not a checkpoint."""
 
 
 class DemonstrationError(TrajtrainerError):
-    """A recording is missing, damaged, empty or of another behavior."""
+    """A recording is missing, damaged or empty, or belongs to another behavior."""
 
 
 class ExportError(TrajtrainerError):
@@ -36,18 +36,18 @@ class EnvironmentFaultError(TrajtrainerError):
 
 
 class InvalidDataError(EnvironmentFaultError):
-    """The environment sent values that no trainer can learn from (NaN, wrong sizes, garbage)."""
+    """The environment sent values that cannot be learned from (NaN, wrong sizes, garbage)."""
 
 
 class OutOfMemoryError(TrajtrainerError):
-    """There is not enough memory for the observations and buffers that the settings ask for."""
+    """There is not enough memory for the observations and buffers that the settings require."""
 
 
 class UnsupportedError(TrajtrainerError):
-    """A sensor, action space or trainer that this version does not train."""
+    """A sensor, action space or trainer type is not supported by this version."""
 
 
 def first_line(error: BaseException) -> str:
-    """The type of an error and the first line of its text, for a message."""
+    """Return the type of an error and the first line of its text, for use in a message."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Safe file names for names that come from the wire, the command line or a file."""
+"""Safe file names for names from the network, the command line or a file."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from urllib.parse import unquote
 
 from trajtrainer.core.errors import RunFolderError
 
-# Leaves room for "-<step>.onnx" and the mark of temporary files in the 255 bytes that file systems allow.
+# Leaves room for "-<step>.onnx" and the suffix of temporary files within the 255 bytes that file systems allow.
 _MAX_BYTES = 180
 _FORBIDDEN = frozenset('<>:"/\\|?*')
-# Windows reserves these also with a superscript digit, and with spaces before the dot.
+# Windows also reserves these names with a superscript digit, or with spaces before the dot.
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?", re.IGNORECASE)
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPES = re.compile(rf"(?:{_ESCAPE.pattern})+")
-# What a results folder contains besides the folders of behaviors.
+# Names in a results folder that are not folders of behaviors.
 _TAKEN = frozenset({"run_logs", "configuration.yaml"})
 
 
 def behavior_file_name(behavior: str) -> str:
-    """Name of a behavior's folder, and stem of its files.
+    """Return the name of a behavior's folder, which is also the stem of its files.
 
-    Names that are safe on every system stay as they are. In others, ``%XX`` replaces what is not safe (``Team/Red``
-    becomes ``Team%2FRed``), so that two behaviors never share a folder.
+    Names that are safe on all systems stay unchanged. In other names, unsafe characters are replaced with ``%XX``
+    (``Team/Red`` becomes ``Team%2FRed``), so that two behaviors never share a folder.
 
     Raises:
         RunFolderError: the name is empty or too long for a file name.
@@ -40,9 +40,9 @@ def behavior_file_name(behavior: str) -> str:
         )
     if name[0] in ". " or name.lower() in _TAKEN or _WINDOWS_DEVICE.fullmatch(name):
         name = _escaped(name[0]) + name[1:]
-    if name[-1] in ". ":  # Windows drops these
+    if name[-1] in ". ":  # Windows drops trailing dots and spaces
         name = name[:-1] + _escaped(name[-1])
-    if name.lower().endswith(".onnx"):  # the exported copy of another behavior may be called so
+    if name.lower().endswith(".onnx"):  # an exported model of another behavior may have this name
         name = name[:-5] + "%2E" + name[-4:]
     if len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
         raise RunFolderError(
@@ -53,12 +53,12 @@ def behavior_file_name(behavior: str) -> str:
 
 
 def behavior_of(file_name: str) -> str:
-    """Inverse of ``behavior_file_name``. A name that it never returns, such as ``100%FFx``, stays as it is."""
+    """Invert ``behavior_file_name``. A name that it never returns, such as ``100%FFx``, is returned unchanged."""
     return unquote(file_name, errors="surrogatepass") if has_valid_escapes(file_name) else file_name
 
 
 def has_valid_escapes(file_name: str) -> bool:
-    """Whether the ``%XX`` of a name stand for text, as in all names that ``behavior_file_name`` returns."""
+    """Return whether all ``%XX`` in a name encode text, as in all names that ``behavior_file_name`` returns."""
     try:
         unquote(file_name, errors="surrogatepass")
     except UnicodeDecodeError:
@@ -67,18 +67,18 @@ def has_valid_escapes(file_name: str) -> bool:
 
 
 def exported_name(file_name: str) -> str:
-    """Stem of the model for Unity, in which ``_`` replaces what ``behavior_file_name`` escaped.
+    """Return the stem of the model for Unity, in which ``_`` replaces the escapes of ``behavior_file_name``.
 
-    ``ALE%2FPong-v5`` becomes ``ALE_Pong-v5``. Two behaviors may share a stem.
+    For example, ``ALE%2FPong-v5`` becomes ``ALE_Pong-v5``. Two behaviors may have the same stem.
     """
     return _ESCAPES.sub("_", file_name)
 
 
 def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.name == "nt") -> str:
-    """A run id unchanged, if its folder is inside the results folder. ``/`` makes nested folders.
+    """Check a run id and return it unchanged. ``/`` creates nested folders.
 
     Raises:
-        RunFolderError: it is empty or absolute, leaves the results folder, or cannot be a folder's name.
+        RunFolderError: the id is empty or absolute, points outside the results folder, or is not a valid folder name.
     """
     for part in run_id.split("/"):
         problem = why_unfit(part, windows=windows)
@@ -91,7 +91,7 @@ def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.na
 
 
 def why_unfit(part: str, *, windows: bool) -> str | None:
-    """What makes this part of a path unusable as a file name, for a message; None if nothing does."""
+    """Return the reason why this part of a path cannot be a file name, for a message; None if it can."""
     forbidden = _FORBIDDEN if windows else frozenset("\\")
     if part in ("", ".", ".."):
         return f"{part!r} as the name of a folder"
@@ -116,10 +116,11 @@ def _escaped(character: str) -> str:
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading.
 
-    Plain ``open`` blocks on a named pipe until another program writes to it, and a device may never end.
+    Unlike this function, ``open`` blocks on a named pipe until another program writes to it, and accepts devices, which
+    may never reach the end of the file.
 
     Raises:
-        OSError: the file does not exist, or it is not a regular file.
+        OSError: the file does not exist, or is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)

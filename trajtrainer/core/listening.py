@@ -1,4 +1,4 @@
-"""Sockets that servers of this package listen at."""
+"""Listening sockets for the servers of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server at this address can only be reached from this machine."""
+    """Return whether a server at this address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -17,11 +17,11 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(host: str, port: int) -> Any:
-    """The first result of ``socket.getaddrinfo`` for TCP.
+    """Return the first result of ``socket.getaddrinfo`` for TCP.
 
     Raises:
-        socket.gaierror: there is no such address, or it cannot be a host name. Python itself raises a UnicodeError for
-            a label that is empty or has more than 63 characters (RFC 1035, 2.3.1).
+        socket.gaierror: the address does not exist, or ``host`` is not a valid host name. Python itself raises a
+            UnicodeError for a label that is empty or has more than 63 characters (RFC 1035, 2.3.1).
     """
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -30,16 +30,17 @@ def resolve(host: str, port: int) -> Any:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 takes a free port.
+    """Open a listening socket; port 0 picks a free port.
 
     Raises:
-        socket.gaierror: see ``resolve``; or this machine has no such address.
-        OSError: the port is taken, or below 1024 without the right to use it.
+        socket.gaierror: see ``resolve``.
+        OSError: this machine does not have the address, the port is in use, or it is below 1024 and the process may not
+            use it.
     """
     family, kind, protocol, _, address = resolve(host, port)
     listener = socket.socket(family, kind, protocol)
     try:
-        if sys.platform == "win32":  # there, another program could otherwise take over the port
+        if sys.platform == "win32":  # on Windows, another program could otherwise take over the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,11 +1,11 @@
-"""Paths of this machine, which nobody else should see: of each, files that are shared have the last part only."""
+"""Removes folders from local paths in files that are shared with others, keeping only the last part of each path."""
 
 import re
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
-_END = r"\s'\",;:|<>()\[\]{}"  # what ends a path inside of a text
+_END = r"\s'\",;:|<>()\[\]{}"  # characters that end a path within a text
 _IN_TEXT = re.compile(
     rf"(?P<url>{_SCHEME}[^\s'\",;|<>()\[\]{{}}]+)"
     rf"|(?<![\w/\\])(?:[A-Za-z]:[\\/]|\\\\)[^{_END}]+"
@@ -14,7 +14,10 @@ _IN_TEXT = re.compile(
 
 
 def without_folders(value: Any) -> Any:
-    """Plain data in which texts may be an absolute path, be ``key=PATH``, or contain paths; of these, the last part."""
+    """Shorten every path in plain data to its last part.
+
+    A string may be an absolute path, have the form ``key=PATH``, or contain paths.
+    """
     if isinstance(value, dict):
         return {key: without_folders(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -31,18 +34,21 @@ def without_folders(value: Any) -> Any:
 
 
 def is_absolute(text: str) -> bool:
-    """Whether a text is an absolute path, of POSIX or of Windows, or a path in a home folder."""
+    """Return whether a text is an absolute POSIX or Windows path, or a path in a home folder."""
     starts_at_home = re.match(r"~[\w.-]*[/\\]", text) is not None
     return starts_at_home or PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute()
 
 
 def last_part(path: str) -> str:
-    """The last part of a path of any operating system."""
+    """Return the last part of a path of any operating system."""
     return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
 
 
 def _short_url(url: str) -> str:
-    """A URL without its password. Without a server it is a file of this machine: file:///home/..., sqlite:////home/..."""
+    """Remove the user and password from a URL, and the folders if it has no server and so refers to a local file.
+
+    Examples of local files are file:///home/... and sqlite:////home/...
+    """
     scheme, _, rest = url.partition("://")
     server, slash, path = rest.partition("/")
     server = server.rpartition("@")[2]

@@ -1,7 +1,7 @@
-"""Metrics of runs: one list of names for all that publish them, and Prometheus' text format.
+"""Metrics of runs: their names, which all publishers share, and Prometheus' text format.
 
-A run publishes them at its ``metrics_port``, in its ``metrics_file``, and as fields of its log lines with
-``--log-format json``; ``trajtrainer page`` publishes those of all its runs (docs/operate/monitoring.md).
+A run publishes its metrics on its ``metrics_port``, in its ``metrics_file``, and as fields of its log lines with
+``--log-format json``; ``trajtrainer page`` publishes the metrics of all its runs (docs/operate/monitoring.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trajtrainer.core.stats import StatsSummary
 
 PREFIX = "trajtrainer_"
-"""Begins the name of each metric in Prometheus' format. Fields of log lines have names without it."""
+"""Prefix of all metric names in Prometheus' format. Fields of log lines have names without it."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GIB = 2.0**30
 
@@ -31,10 +31,10 @@ class Metric:
     """A metric of a behavior, with the labels ``run`` and ``behavior``.
 
     Attributes:
-        name: without ``PREFIX``, with its unit as Prometheus recommends.
-        help: one sentence.
-        tag: of the statistic that it shows.
-        scale: the metric is the statistic's value times this.
+        name: name without ``PREFIX``, but with a unit as recommended by Prometheus.
+        help: description in one sentence.
+        tag: tag of the statistic that the metric shows.
+        scale: factor by which the statistic's value is multiplied.
     """
 
     name: str
@@ -64,8 +64,8 @@ OF_STATISTICS: tuple[Metric, ...] = (
     Metric("update_seconds", "Mean duration of an update", "Perf/Update Seconds"),
     Metric("cpu_cores", "CPU cores that the whole run keeps busy", "Perf/CPU"),
     Metric("memory_bytes", "Resident memory of the whole run", "Perf/Memory", GIB),
-    Metric("gpu_ratio", "Share of the time in which the GPU was busy", "Perf/GPU"),
-    Metric("gpu_memory_bytes", "Memory of the GPU that the run has reserved", "Perf/GPU Memory", GIB),
+    Metric("gpu_ratio", "Fraction of time that the GPU was busy", "Perf/GPU"),
+    Metric("gpu_memory_bytes", "GPU memory reserved by the run", "Perf/GPU Memory", GIB),
 )
 """Metrics that show the newest value of a statistic."""
 
@@ -73,18 +73,18 @@ HELP: dict[str, str] = {
     "build_info": "Always 1; the label shows the version of trajtrainer",
     "runs": "Number of runs in the results folder, by state",
     "run_state": "Always 1; the label shows the state of the run",
-    "run_start_time_seconds": "When this session of the run began, in Unix time",
-    "run_updated_time_seconds": "When the run last wrote a summary, or else started, in Unix time",
+    "run_start_time_seconds": "When this session of the run started, in Unix time",
+    "run_updated_time_seconds": "When the run last wrote a summary (or started, if it has written none), in Unix time",
     **{metric.name: metric.help for metric in OF_STATISTICS},
     MAX_STEPS: "Agent steps at which training ends",
     STD_REWARD: "Standard deviation of the returns of the episodes since the previous summary",
 }
-"""Name of every metric -> its help."""
+"""Name of every metric -> its help text."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One number of the text format."""
+    """One value in the text format."""
 
     name: str
     value: float
@@ -92,7 +92,7 @@ class MetricSample:
 
 
 def of_summary(values: Mapping[str, StatsSummary], step: int) -> dict[str, float]:
-    """Name -> value of the metrics that a summary has. The summary of an evaluation leaves out the step."""
+    """Return the metrics in a summary: name -> value. The step is left out if the summary is of an evaluation."""
     found = of_statistics(lambda tag: values[tag].mean if tag in values and len(values[tag].values) else None)
     if EVALUATION_REWARD.tag not in values:
         found = {STEP.name: step, **{name: value for name, value in found.items() if name != STEP.name}}
@@ -102,20 +102,24 @@ def of_summary(values: Mapping[str, StatsSummary], step: int) -> dict[str, float
 
 
 def of_statistics(value: Callable[[str], float | None]) -> dict[str, float]:
-    """Name -> value of the metrics whose statistics are there. ``value``: tag -> newest value, or None."""
+    """Return the metrics whose statistics have a value: name -> value.
+
+    Args:
+        value: called with a tag; returns its newest value, or None.
+    """
     found = {metric: value(metric.tag) for metric in OF_STATISTICS}
     return {metric.name: number * metric.scale for metric, number in found.items() if number is not None}
 
 
 def exposition(samples: Iterable[MetricSample]) -> str:
-    """Prometheus' text format, version 0.0.4. All metrics are gauges, since a resumed run may step back."""
+    """Format samples in Prometheus' text format 0.0.4. All metrics are gauges, because a resumed run may go back."""
     by_name: dict[str, list[str]] = {}
     for sample in samples:
         labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in sample.labels.items())
         line = f"{PREFIX}{sample.name}{{{labels}}} {_number(sample.value)}"
         by_name.setdefault(sample.name, []).append(line)
     parts = []
-    for name, lines in by_name.items():  # all lines of a metric must follow each other
+    for name, lines in by_name.items():  # all lines of a metric must be consecutive
         parts += [f"# HELP {PREFIX}{name} {HELP[name]}", f"# TYPE {PREFIX}{name} gauge", *lines]
     return "".join(f"{part}\n" for part in parts)
 
@@ -127,5 +131,5 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A label's value. Names come from environments, so they may have any characters, even half a surrogate pair."""
+    """Escape a label's value. Names come from environments and may contain any character, even a lone surrogate."""
     return one_line(text).replace("\\", "\\\\").replace('"', '\\"')

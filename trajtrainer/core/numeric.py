@@ -1,4 +1,4 @@
-"""Numbers from code and games that are not ours. numpy alone would read the text "0.5" as a number.
+"""Validation of numbers from user code and games. numpy alone would accept the text "0.5" as a number.
 
 Shape legend: N values.
 """
@@ -11,24 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_COUNT = 2**62
-"""Half of what the 64 bits of an event file hold, so that a run can continue from it."""
+"""Largest count accepted from a file: half the range of the int64 in event files, which leaves room to continue."""
 _NUMBERS, _OBJECTS = "biuf", "O"
 _F32 = np.dtype(np.float32)
 
 
 def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
-    """A new array of the numbers (or truth values) of an array or of nested lists.
+    """Return a new array with the numbers (or bools) in an array or in nested lists.
 
     Raises:
-        TypeError: there is something else, such as text.
-        ValueError: lists of different lengths.
-        OverflowError: a whole number that is too large for an integer type.
+        TypeError: there are values of other types, such as text.
+        ValueError: the lists have different lengths.
+        OverflowError: an integer is too large for an integer ``dtype``.
     """
-    # The type that numpy finds for a list shows what is in it. An array is copied and converted in one pass.
+    # The type that numpy infers for a list shows what is in it. An array is copied and converted in one pass.
     found = values if isinstance(values, np.ndarray) else np.array(values)
     kind = found.dtype.kind
     if kind not in _NUMBERS:
-        # Objects may be numbers of any size, or of another library. None becomes NaN, which is refused as such.
+        # Objects may be integers of any size, or numbers from another library. None becomes NaN, which is rejected
+        # later.
         odd = [each for each in found.ravel().tolist() if each is not None and not hasattr(each, "__float__")]
         if odd or kind != _OBJECTS:
             raise TypeError(f"found {odd[0]!r}, expected a number" if odd else f"found {found.dtype}, expected numbers")
@@ -36,20 +37,20 @@ def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
 
 
 def first_not_finite(columns: Iterable[NDArray[Any]]) -> tuple[int, ...] | None:
-    """The first f32 that is NaN or infinite: the number of its column, and its place in it. None if there is none."""
+    """Return the column number and index of the first f32 that is NaN or infinite; None if all numbers are finite."""
     for number, column in enumerate(columns):
-        # Exact, unlike checking the sum or the mean. Counting is numpy's fastest way.
+        # This is exact, unlike checking the sum or the mean, and counting is the fastest way to do it in numpy.
         if column.dtype == _F32 and np.count_nonzero(np.isfinite(column)) != column.size:
             return number, *np.argwhere(~np.isfinite(column))[0].tolist()
     return None
 
 
 def count_in(value: Any) -> int:
-    """A count or a step from a file.
+    """Convert a count or a step from a file to an int.
 
     Raises:
-        ValueError: no run reaches it, or it is no number.
-        TypeError, OverflowError: it is no number.
+        ValueError: the value is larger than any run can reach, or not a number.
+        TypeError, OverflowError: the value is not a number.
     """
     number = int(value)
     if abs(number) > LARGEST_COUNT:
@@ -58,13 +59,13 @@ def count_in(value: Any) -> int:
 
 
 def single_numbers(values: Iterable[Any]) -> NDArray[np.float32]:
-    """N numbers, each by itself or in an array or list of one element, as f32 [N].
+    """Convert N numbers, each a scalar or an array or list of one element, to f32 [N].
 
     Raises:
-        TypeError: one is no number.
-        ValueError: one is several numbers.
+        TypeError: a value is not a number.
+        ValueError: a value contains several numbers.
     """
-    with contextlib.suppress(ValueError):  # some by themselves, others in arrays
+    with contextlib.suppress(ValueError):  # raised for a mix of scalars and arrays
         column = numbers_in(values, np.float32)
         if column.ndim == 1:
             return column

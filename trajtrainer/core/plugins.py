@@ -1,11 +1,13 @@
-"""Registries of what a configuration can name: built-in rows, and rows that installed packages add as entry points.
+"""Registries of built-in parts, and of parts that installed packages add through entry points.
+
+Algorithms, reward signals and environment schemes, for example, are rows of registries.
 
 A package adds a row through its ``pyproject.toml``, for instance a reward signal::
 
     [project.entry-points."trajtrainer.reward_signals"]
     novelty = "my_package.novelty:ROW"
 
-Nothing of a package is imported until its name is asked for.
+A package is not imported until one of its rows is requested.
 """
 
 from __future__ import annotations
@@ -25,35 +27,37 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 Reference = Callable[..., Any] | str
-"""A callable, or where to find it (``my_package.novelty:Novelty``), which is imported when it is first called."""
+"""A callable, or its import path (``my_package.novelty:Novelty``), which ``resolve`` imports when it is needed."""
 
 
 def resolve(reference: Reference) -> Callable[..., Any]:
-    """The callable that a reference points to."""
+    """Return the callable that a reference points to."""
     found: Callable[..., Any] = resolve_name(reference) if isinstance(reference, str) else reference
     return found
 
 
 class Registry(Generic[Row]):
-    """Name -> row. A package cannot replace a built-in row, and a broken package affects only runs that use it.
+    """A mapping of names to rows, both built in and from packages.
+
+    A package cannot replace a built-in row, and a broken package affects only runs that use it.
 
     Args:
-        kind: what the rows are, for messages ("reward signal").
-        group: of the entry points.
-        row_type: type of the object that an entry point must point to.
-        builtin: name -> row, or where to find it, in the notation of an entry point.
+        kind: the kind of thing that rows describe, for messages ("reward signal").
+        group: the group of the entry points.
+        row_type: the required type of the objects that entry points refer to.
+        builtin: name -> row, or the import path of a row in the notation of entry points.
     """
 
     def __init__(self, kind: str, group: str, row_type: type[Row], builtin: Mapping[str, Row | str]) -> None:
         self.kind = kind
         self.group = group
-        self._builtin = dict(builtin)  # in which each reference is replaced by its row when it is first asked for
+        self._builtin = dict(builtin)  # import paths are replaced by their rows on first access
         self._row_type = row_type
         self._loaded: dict[str, Row | PluginError] = {}
 
     @property
     def builtin(self) -> dict[str, Row]:
-        """All built-in rows, whose modules it imports."""
+        """All built-in rows. Accessing this property imports their modules."""
         for name in self._builtin:
             self._built_in(name)
         return cast(dict[str, Row], self._builtin)
@@ -66,27 +70,28 @@ class Registry(Generic[Row]):
         return name in self._builtin or name in self._declared
 
     def __getitem__(self, name: str) -> Row:
-        """Load and return the row of this name.
+        """Load and return the row with this name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such row.
             PluginError: the package that should provide it is broken, or several packages claim the name.
         """
-        declared = self._declared  # first, so that a package that claims a built-in name always causes the warning
+        # Accessed first, because this logs the warning about packages that claim a built-in name.
+        declared = self._declared
         if name in self._builtin:
             return self._built_in(name)
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._load(name, declared[name])
             except PluginError as error:
-                self._loaded[name] = error  # the next access fails alike, without another import
+                self._loaded[name] = error  # the next access raises the same error without another import
         row = self._loaded[name]
         if isinstance(row, PluginError):
             raise row
         return row
 
     def get(self, name: str) -> Row | None:
-        """Like ``[]``, but None if there is no such row or its package is broken."""
+        """Return the row with this name, or None if there is no such row or its package is broken."""
         try:
             return self[name]
         except (KeyError, PluginError):
@@ -94,10 +99,10 @@ class Registry(Generic[Row]):
 
     @contextmanager
     def blaming(self, name: str) -> Iterator[None]:
-        """Name the package when code that its row points to fails.
+        """Convert exceptions from the code of a row to errors that name its package.
 
         Raises:
-            PluginError: an exception that is not already a clear message came from a row that is not built in.
+            PluginError: the code of a row that is not built in raised an exception without a clear message.
         """
         try:
             yield
@@ -109,13 +114,13 @@ class Registry(Generic[Row]):
             raise PluginError(f"{self._origin(name)} failed: {_described(error)}.") from error
 
     def package(self, name: str) -> str | None:
-        """The package, with its version, that adds the row of this name; None if it is built in. Imports nothing."""
+        """Return the name and version of the package that adds a row; None for built-in rows. Imports nothing."""
         return None if name in self._builtin else _package(self._declared[name][0])
 
     def origins(self, module: str) -> Iterator[tuple[bool, str]]:
-        """Yield the loaded rows of the package that ``module`` belongs to.
+        """Yield the loaded rows of the package that contains ``module``.
 
-        Each as (whether it is in another module of that package, its description).
+        Each row is yielded as (True if it is in another module of the package, its description).
         """
         package = module.partition(".")[0]
         for name in self._loaded:
@@ -161,11 +166,11 @@ class Registry(Generic[Row]):
 
 @contextmanager
 def blaming_packages(*registries: Registry[Any]) -> Iterator[None]:
-    """Name the package when its code fails, from wherever it was called.
+    """Convert exceptions from the code of packages to errors that name the package, wherever the code was called.
 
     Raises:
-        PluginError: an exception that is not already a clear message passed through a module of a package with a loaded
-            row. The traceback is logged for debugging.
+        PluginError: an exception without a clear message passed through a module of a package with a loaded row. The
+            traceback is logged at debug level.
     """
     try:
         yield

@@ -1,12 +1,13 @@
-"""Serialized protobuf where there is too much of it for an object each: single fields, and many records at once.
+"""Fast reading of serialized protobuf, without an object per message: single fields, and many records at once.
 
-A program writes all records of a kind the same way: fields in the same order, zeros left out, numbers packed. So most
-records of one length differ in their values only. The *layout* of one record says where its values are, and which bits
-are not values: tags, lengths, and everything that is not read. A record with the same bits there has its values at the
-same places. This is compared, so a layout is never more than a guess that has been proven, and numpy reads all such
-records together. Whatever fits no layout is left to protobuf's own parser.
+A program writes all records of a kind in the same way: it keeps the order of fields, omits zeros, and packs numbers.
+Therefore, most records of the same length differ only in their values. The *layout* of a record describes where its
+values are, and which bits are not values: tags, lengths, and everything that is not read. If another record has the
+same bits there, its values are in the same places. These bits are always compared, so a layout is never applied to a
+record that does not match it, and numpy reads all matching records together. Records that match no layout are left to
+protobuf's own parser.
 
-Shape legend: N records of one layout, L bytes of each.
+Shape legend: N records of one layout, L bytes per record.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ Ints = NDArray[np.int64]
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
-_CONTINUED = 0x80  # the bit of a varint's byte that says that another follows
+_CONTINUED = 0x80  # the bit in a byte of a varint that indicates that another byte follows
 _LONGEST_VARINT = 10
-# Values longer than this split a comparison in two, so that no picture is compared with a mask of zeros.
+# Values longer than this split a comparison in two, so that images are not compared under a mask of zeros.
 _LONGEST_GAP = 64
 _MOST_LAYOUTS = 256
 _MOST_PATTERNS = 64
 _MOST_RECORDS = 100_000
-_ENTRY = 0x0A  # the tag of field 1, delimited: a record in a list
+_ENTRY = 0x0A  # the tag of field 1 with wire type DELIMITED: a record in a list
 
 
 def varint(value: int) -> bytes:
-    """A number of 0 and more in groups of 7 bits, lowest first."""
+    """Encode a non-negative integer as a varint: 7 bits per byte, lowest bits first."""
     encoded = bytearray()
     while value >= _CONTINUED:
         encoded.append(value % _CONTINUED | _CONTINUED)
@@ -46,10 +47,10 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at ``position``, and where it ends.
+    """Return the varint at ``position``, and the position after it.
 
     Raises:
-        IndexError: it does not end.
+        IndexError: the varint is incomplete or too long.
     """
     value = 0
     for index in range(_LONGEST_VARINT):
@@ -61,17 +62,17 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def key(number: int, wire_type: int) -> bytes:
-    """The bytes before the value of field ``number``."""
+    """Encode the key that precedes the value of field ``number``."""
     return varint(number << 3 | wire_type)
 
 
 def delimited(number: int, payload: bytes) -> bytes:
-    """Field ``number`` with bytes, text or a message."""
+    """Encode field ``number`` with a payload of bytes, text or a message."""
     return key(number, DELIMITED) + varint(len(payload)) + payload
 
 
 class Field(NamedTuple):
-    """A field of a message: its number, where its content begins and ends, and its wire type."""
+    """A field of a message: its number, the start and end of its content, and its wire type."""
 
     number: int
     start: int
@@ -80,7 +81,7 @@ class Field(NamedTuple):
 
 
 def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Field]:
-    """The fields of the message in ``data[start:stop]``, up to the first invalid one."""
+    """Yield the fields of the message in ``data[start:stop]``, up to the first invalid one."""
     end = len(data) if stop is None else stop
     try:
         while start < end:
@@ -103,10 +104,10 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Fie
 
 
 def frames(data: bytes, tag: int | None = None, most: int = _MOST_RECORDS) -> tuple[list[int], list[int], int]:
-    """Pieces that follow one another, each after its length and, if one is given, a tag.
+    """Find consecutive pieces, each preceded by its length and, if given, by a tag.
 
     Returns:
-        Starts and sizes of the first ``most`` whole pieces, and the end of the last of them.
+        Starts and sizes of the first ``most`` complete pieces, and the end of the last one.
     """
     starts: list[int] = []
     sizes: list[int] = []
@@ -132,7 +133,7 @@ class UnusualRecordError(Exception):
 
 
 class Kind(NamedTuple):
-    """What a field holds, and which bits of its bytes are the same in all records of a layout."""
+    """The type of a field's values: its wire type, and the bits of its bytes that are the same in a whole layout."""
 
     wire_type: int
     fixed: int
@@ -140,11 +141,11 @@ class Kind(NamedTuple):
 
 FLOAT, DOUBLE = Kind(FIXED32, 0), Kind(FIXED64, 0)
 RAW = Kind(DELIMITED, 0)
-"""Packed floats, and bytes that are read otherwise."""
+"""Packed floats, and bytes that are decoded elsewhere."""
 NUMBER, NUMBERS = Kind(VARINT, _CONTINUED), Kind(DELIMITED, _CONTINUED)
 BOOLS = Kind(DELIMITED, 0xFE)
 Schema = Mapping[int, "Kind | Schema"]
-"""Field number -> its values, or the schema of the message in it. All other fields are the same in all records."""
+"""Field number -> type of its values, or schema of the message in it. Other fields must be equal within a layout."""
 
 
 class _Segment(NamedTuple):
@@ -157,11 +158,11 @@ class _Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Where the values of a record are.
+    """The places of the values in a record.
 
     Attributes:
         size: L.
-        places: field numbers from the outermost message on -> the bytes of each of its values.
+        places: path of field numbers, from the outermost message -> the bytes of each value of the field.
     """
 
     size: int
@@ -173,12 +174,12 @@ class Layout:
         """Find the layout of a record.
 
         Args:
-            record: to look at.
-            schema: its values.
-            longest_number: bytes of a varint. With 4 it has at most 28 bits, and is never negative.
+            record: the record.
+            schema: schema of the record.
+            longest_number: maximum number of bytes in a varint. With 4, it has at most 28 bits and is never negative.
 
         Raises:
-            UnusualRecordError: it is not valid, or writes values in a way that its schema does not expect.
+            UnusualRecordError: the record is invalid, or encodes values in a way that the schema does not expect.
         """
         mask = np.full(len(record), 0xFF, np.uint8)
         places: dict[tuple[int, ...], list[slice]] = {}
@@ -221,10 +222,10 @@ class Layout:
         return cls(len(record), places, tuple(segments))
 
     def place(self, *path: int) -> slice | None:
-        """The place of a value that a record has at most once.
+        """Return the place of a value that a record contains at most once; None if there is none.
 
         Raises:
-            UnusualRecordError: it has several.
+            UnusualRecordError: the record contains several values.
         """
         found = self.places.get(path, ())
         if len(found) > 1:
@@ -232,14 +233,14 @@ class Layout:
         return found[0] if found else None
 
     def fit(self, records: Bytes) -> NDArray[np.bool_]:
-        """Which of the records u8 [n, L] have this layout."""
+        """Return which of the records u8 [n, L] have this layout."""
         fits = np.ones(len(records), np.bool_)
         for place, mask, template in self._segments:
             fits &= (records[:, place] & mask == np.frombuffer(template, np.uint8)).all(axis=1)
         return fits
 
     def fit_all(self, records: Bytes) -> bool:
-        """Whether all of the records u8 [n, L] have this layout."""
+        """Return whether all of the records u8 [n, L] have this layout."""
         for place, mask, template in self._segments:
             if (records[:, place] & mask).tobytes() != template * len(records):
                 return False
@@ -247,12 +248,12 @@ class Layout:
 
 
 def floats(records: Bytes, place: slice, dtype: str = "<f4") -> NDArray[Any]:
-    """The packed numbers at a place of each record, [N, any]."""
+    """Return the packed numbers at a place in each record, [N, any]."""
     return records[:, place].view(dtype)
 
 
 def numbers(records: Bytes, place: slice) -> NDArray[Any]:
-    """The varint at a place of each record, whole numbers [N]."""
+    """Return the varint at a place in each record, integers [N]."""
     digits = records[:, place]
     if digits.shape[1] == 1:
         return digits[:, 0]
@@ -262,7 +263,7 @@ def numbers(records: Bytes, place: slice) -> NDArray[Any]:
 
 
 class HasLayout(Protocol):
-    """What was learned from a record: its layout, and whatever else its reader wants to know."""
+    """Information learned from a record: its layout, and anything else that its reader needs."""
 
     @property
     def layout(self) -> Layout: ...
@@ -275,10 +276,10 @@ class Alike(NamedTuple, Generic[T]):
     """N records of one layout.
 
     Attributes:
-        learned: from one of them.
-        rows: which records these are, ascending: i64 [N], or a slice where they follow one another.
-        starts: where each begins in the data, i64 [N].
-        first: where they begin if they follow one another without a gap; -1 otherwise.
+        learned: information learned from one of the records.
+        rows: indices of the records, ascending: i64 [N], or a slice if they are consecutive.
+        starts: start of each record in the data, i64 [N].
+        first: start of the first record if the records follow one another without gaps; -1 otherwise.
     """
 
     learned: T
@@ -288,13 +289,13 @@ class Alike(NamedTuple, Generic[T]):
 
     @classmethod
     def of(cls, learned: T, rows: Ints, starts: Ints) -> Alike[T]:
-        """Records of ascending numbers (at least one) that begin there."""
+        """Build a group from the ascending indices (at least one) and the starts of its records."""
         first, last = int(starts[0]), int(starts[-1])
         is_run = last - first == (len(starts) - 1) * learned.layout.size
         return cls(learned, run_or_rows(rows), starts, first if is_run else -1)
 
     def records(self, data: bytes) -> Bytes:
-        """Their bytes, u8 [N, L]; a view of the data where they follow one another."""
+        """Return the bytes of the records, u8 [N, L]; a view of the data if they follow one another without gaps."""
         size = self.learned.layout.size
         if self.first >= 0:
             return np.ndarray((len(self.starts), size), np.uint8, data, self.first)
@@ -303,14 +304,14 @@ class Alike(NamedTuple, Generic[T]):
 
 
 Found = list[tuple[Alike[T], Bytes]]
-"""Records of each layout, and their bytes."""
+"""The records of each layout, and their bytes."""
 
 
 class LayoutSorter(Generic[T]):
-    """Sorts records by their layouts, which it learns as it meets them.
+    """Sorts records by their layouts, which it learns from the records.
 
     Args:
-        learn: called with a record, and raises UnusualRecordError where numpy cannot read it.
+        learn: called with a record; returns what it learned, or raises UnusualRecordError if numpy cannot read it.
     """
 
     def __init__(self, learn: Callable[[bytes], T]) -> None:
@@ -319,16 +320,16 @@ class LayoutSorter(Generic[T]):
         self._num_known = 0
 
     def sort(self, data: bytes, starts: Ints, sizes: Ints, fewest: int = 1) -> tuple[Found[T], Ints]:
-        """Sort the records in ``data`` at i64 [n] ``starts``.
+        """Sort the records in ``data`` by their layouts.
 
         Args:
-            data: contains them.
-            starts: of each.
-            sizes: of each.
-            fewest: leave out records of which there are fewer of one length.
+            data: the bytes that contain the records.
+            starts: start of each record, i64 [n].
+            sizes: size of each record in bytes, i64 [n].
+            fewest: skip records if there are fewer than this many of the same size.
 
         Returns:
-            Those of each layout, and the numbers of those that are left out, ascending.
+            The records of each layout, and the indices of the skipped records, ascending.
         """
         found: Found[T] = []
         others = [np.zeros(0, np.int64)]
@@ -353,7 +354,7 @@ class LayoutSorter(Generic[T]):
         return found, np.sort(np.concatenate(others)) if len(others) > 1 else others[0]
 
     def _add(self, data: bytes, start: int, size: int) -> bool:
-        """Learn from a record. False if it has no usual layout, or if there are too many already."""
+        """Learn from a record. Return False if numpy cannot read it, or if there are too many layouts already."""
         if self._num_known == _MOST_LAYOUTS:
             return False
         try:
@@ -365,11 +366,12 @@ class LayoutSorter(Generic[T]):
 
 
 class RecordList(Generic[T]):
-    """Reads messages that are lists of records: field 1, again and again. Most look like one before them.
+    """Reads messages that are lists of records, all in field 1. Most messages have the same pattern as an earlier one.
 
     Args:
-        learn: as of ``LayoutSorter``, with records of which tag and length are part.
-        is_first: whether records come before those for which it is False. The default is their own order.
+        learn: see ``LayoutSorter``. The records include their tag and length.
+        is_first: called with what was learned from a record; returns True for records to be placed before all others.
+            By default, records keep their order.
     """
 
     def __init__(self, learn: Callable[[bytes], T], is_first: Callable[[T], bool] = lambda _: False) -> None:
@@ -378,10 +380,10 @@ class RecordList(Generic[T]):
         self._patterns: dict[int, list[Alike[T]]] = {}
 
     def read(self, data: bytes) -> Found[T]:
-        """All records of a message: those of each layout, and their bytes u8 [N, L].
+        """Return all records of a message by layout, with their bytes u8 [N, L].
 
         Raises:
-            UnusualRecordError: numpy cannot read all of them.
+            UnusualRecordError: numpy cannot read all records.
         """
         pattern = self._patterns.get(len(data))
         if pattern is not None:

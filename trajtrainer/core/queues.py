@@ -1,6 +1,6 @@
-"""The two queues between acting and learning: finished trajectories go one way, policies the other.
+"""The two queues between acting and learning: one for finished trajectories, the other for policies.
 
-Both are generic in what they carry, so this module imports neither side. Both are thread-safe, and nothing polls.
+Both are generic in the type of their items, so this module imports neither side. Both are thread-safe, without polling.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ W = TypeVar("W")
 
 
 class Marker:
-    """Something that happened between two batches of finished trajectories."""
+    """An event between two batches of finished trajectories."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodesAborted(Marker):
-    """A reset ended the unfinished episodes of one worker's agents, or of all workers' (None).
+    """A reset ended the unfinished episodes of the agents of one worker, or of all workers (None).
 
-    Trajectories that follow belong to new episodes.
+    Subsequent trajectories belong to new episodes.
     """
 
     worker: int | None
@@ -32,22 +32,22 @@ class EpisodesAborted(Marker):
 
 @dataclass(frozen=True, slots=True)
 class LessonBegan(Marker):
-    """A parameter of the environment moved on to its next lesson. Episodes that ended before belong to the old one.
+    """An environment parameter moved on to its next lesson. Earlier episodes belong to the previous lesson.
 
     Attributes:
-        number: how many lessons all parameters together have completed.
+        number: total number of lessons that all parameters have completed.
     """
 
     number: int
 
 
 class TrajectoryQueue(Generic[T]):
-    """Experience on its way to a trainer, in order: batches of finished trajectories, and markers between them.
+    """A queue of experience for a trainer: batches of finished trajectories, and markers between them, in order.
 
-    The queue itself is unbounded: an actor's allowance (``actors.pacing``) limits what waits here.
+    The queue itself is unbounded; the allowance of each actor (``actors.pacing``) limits its size.
 
     Attributes:
-        num_put: steps of all batches that were ever put.
+        num_put: total number of steps in all batches that were ever put.
     """
 
     def __init__(self) -> None:
@@ -63,23 +63,23 @@ class TrajectoryQueue(Generic[T]):
 
     @property
     def num_steps(self) -> int:
-        """Steps of all batches that wait, as the callers of ``put`` counted them."""
+        """Number of steps in all queued batches, as counted by the callers of ``put``."""
         return self._num_steps
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more will come."""
+        """True if the queue has been closed, so that no more experience is expected."""
         return self._closed
 
     @property
     def is_needed(self) -> bool:
-        """Whether what waits should be drained, however little it is."""
+        """True if the queue should be drained, however few items it has."""
         return self._is_needed
 
     def put(self, item: T | Marker, num_steps: int = 0) -> None:
-        """Append a batch of ``num_steps`` steps, or a marker, and wake the threads that wait.
+        """Append a batch of ``num_steps`` steps, or a marker, and wake the waiting threads.
 
-        Allowed after ``close``, too: the rows of the batch can still be given back.
+        This is also allowed after ``close``, so that the rows of the batch can still be released.
         """
         with self._changed:
             self._items.append(item)
@@ -88,14 +88,14 @@ class TrajectoryQueue(Generic[T]):
             self._changed.notify_all()
 
     def abort_episodes(self, worker: int | None) -> None:
-        """Append ``EpisodesAborted`` and request a drain: the actor waits for its effect."""
+        """Append ``EpisodesAborted`` and request a drain, because the actor waits for its effect."""
         with self._changed:
             self._items.append(EpisodesAborted(worker))
             self._is_needed = True
             self._changed.notify_all()
 
     def drain(self) -> list[T | Marker]:
-        """Take everything that is queued, oldest first, without waiting."""
+        """Remove and return all queued items, oldest first, without waiting."""
         with self._changed:
             items, self._items = self._items, []
             self._num_steps = 0
@@ -106,11 +106,11 @@ class TrajectoryQueue(Generic[T]):
         """Wait until there is something to drain.
 
         Args:
-            timeout_s: how long to wait at most; None waits without limit.
-            enough: whether what is queued is worth draining. Not called after ``request_drain``.
+            timeout_s: maximum time to wait; None to wait without limit.
+            enough: returns whether the queued items are worth draining. Not called after ``request_drain``.
 
         Returns:
-            False after a timeout, or if the queue is closed, with nothing queued.
+            True if there are queued items, False if the wait timed out or the queue was closed without any.
         """
 
         def is_over() -> bool:
@@ -121,13 +121,13 @@ class TrajectoryQueue(Generic[T]):
             return bool(self._items)
 
     def request_drain(self) -> None:
-        """Ask for a drain of whatever is queued, because a thread waits for its effect."""
+        """Request a drain of all queued items, because a thread waits for its effect."""
         with self._changed:
             self._is_needed = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End all waiting, now and in the future: nothing more will come."""
+        """Close the queue, which ends all current and future calls of ``wait``."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -135,12 +135,12 @@ class TrajectoryQueue(Generic[T]):
 
 @dataclass(frozen=True)
 class PolicyUpdate(Generic[W]):
-    """Weights for the acting side.
+    """An update of a policy's weights for the acting side.
 
     Attributes:
-        version: increases with every policy that a behavior publishes after learning.
+        version: version number, which increases with every policy that a behavior publishes after learning.
         weights: name -> value. A snapshot, never the arrays that are being trained.
-        partial: only some weights, such as the normalizer's; the others stay unchanged.
+        partial: True if the update contains only some weights, such as the normalizer's. The others stay unchanged.
     """
 
     version: int
@@ -149,9 +149,9 @@ class PolicyUpdate(Generic[W]):
 
 
 class PolicyQueue(Generic[W]):
-    """The newest weights of each policy on their way to the acting side, by the name of its behavior.
+    """A queue of the newest weights of each policy for the acting side, by the name of the behavior.
 
-    Older weights are useless by then, so at most one update of each policy waits.
+    Older weights are useless, so at most one update per policy is queued.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class PolicyQueue(Generic[W]):
         self._lock = threading.Lock()
 
     def put(self, policy: str, update: PolicyUpdate[W]) -> None:
-        """Replace the waiting update of ``policy``, or merge a partial update into it."""
+        """Replace the queued update of ``policy``, or merge a partial update into it."""
         with self._lock:
             pending = self._pending.get(policy)
             if update.partial and pending is not None:
@@ -168,6 +168,6 @@ class PolicyQueue(Generic[W]):
             self._pending[policy] = update
 
     def latest(self, policy: str) -> PolicyUpdate[W] | None:
-        """Take the newest weights of ``policy``; None if nothing was put since the last call. Does not wait."""
+        """Remove and return the newest weights of ``policy`` without waiting; None if there are no new ones."""
         with self._lock:
             return self._pending.pop(policy, None)

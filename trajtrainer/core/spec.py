@@ -51,7 +51,7 @@ USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
     ),
 }
-"""Number of dimensions -> their properties in a vector, a list of entities and a picture."""
+"""Number of dimensions -> their properties: of a vector, a list of entities and an image, respectively."""
 _VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
 _VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
 _TEAM = re.compile(r"-?[0-9]{1,10}")
@@ -67,7 +67,7 @@ class ObservationKind(enum.Enum):
 
 
 def first_allowed(actions: ActionSpec, mask: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Of each branch the first choice that ``mask`` (bool [N, D], True = forbidden) allows, i32 [N, K]."""
+    """Return the first allowed action of each branch, i32 [N, K]. ``mask`` is bool [N, D], True means forbidden."""
     chosen = np.zeros((len(mask), actions.discrete_size), np.int32)
     begin = 0
     for branch, size in enumerate(actions.discrete_branches):
@@ -77,18 +77,18 @@ def first_allowed(actions: ActionSpec, mask: NDArray[np.bool_]) -> NDArray[np.in
 
 
 def usual_sensor(shape: tuple[int, ...], name: str, *, goal: bool = False) -> ObservationSpec:
-    """A vector, a list of entities or a picture, by the number of dimensions."""
+    """Build the spec of a vector, a list of entities or an image, depending on the number of dimensions."""
     kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
     return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, name)
 
 
 def observation_kind(spec: ObservationSpec) -> ObservationKind:
-    """The kind of an observation, which ML-Agents derives from its dimension properties.
+    """Return the kind of an observation, derived from its dimension properties as in ML-Agents.
 
-    docs/explanation/mlagents-behavior.md#observations has the rules.
+    The rules are described in docs/explanation/mlagents-behavior.md#observations.
 
     Raises:
-        UnsupportedError: no encoder takes these properties.
+        UnsupportedError: no encoder supports these properties.
     """
     properties = tuple(spec.dimension_property)
     if properties in _VECTOR_PROPERTIES:
@@ -106,10 +106,10 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
 
 
 def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]:
-    """Numbers of the sensors with these names, ascending: in Unity's order, not that of ``names``.
+    """Return the indices of the sensors with these names, in ascending order (Unity's order, not that of ``names``).
 
     Raises:
-        SettingsError: some are missing. The message names all of them.
+        SettingsError: some sensors do not exist. The message lists all of them.
     """
     unknown = sorted(set(names) - {sensor.name for sensor in spec.observation_specs})
     if unknown:
@@ -118,9 +118,9 @@ def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]
 
 
 def sensors_seen(own: BehaviorSpec, present: BehaviorSpec) -> tuple[int, ...] | None:
-    """Which sensors a policy sees if its agents now have more than it knows: those with the same names.
+    """Return the sensors that a policy uses if its agents now have more sensors: those with the same names.
 
-    None if it sees all of them, or if the names do not decide it.
+    The result is None if the policy uses all sensors, or if the names are not conclusive.
     """
     names = [sensor.name for sensor in own.observation_specs]
     numbers = [number for number, sensor in enumerate(present.observation_specs) if sensor.name in names]
@@ -129,14 +129,14 @@ def sensors_seen(own: BehaviorSpec, present: BehaviorSpec) -> tuple[int, ...] | 
 
 
 def with_sensors(spec: BehaviorSpec, numbers: Sequence[int] | None) -> BehaviorSpec:
-    """The spec with only these sensors; None keeps all of them."""
+    """Return the spec with only these sensors; None keeps all of them."""
     if numbers is None:
         return spec
     return BehaviorSpec([spec.observation_specs[number] for number in numbers], spec.action_spec)
 
 
 def mismatches(own: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
-    """Yield every difference between a policy's spec and that of the agents. Names of sensors do not matter."""
+    """Yield every difference between a policy's spec and the agents' spec. Sensor names are not compared."""
     seen, there = own.observation_specs, wanted.observation_specs
     if len(seen) != len(there):
         yield f"it sees the sensors {_sensors(own)}, not {_sensors(wanted)}"
@@ -160,7 +160,7 @@ def _actions(spec: BehaviorSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorId:
-    """A behavior as Unity names it, ``Name?team=1``: the YAML key and the team.
+    """A behavior id as sent by Unity, ``Name?team=1``, split into the name (the YAML key) and the team.
 
     >>> BehaviorId.parse("SoccerTwos?team=1")
     BehaviorId(full='SoccerTwos?team=1', name='SoccerTwos', team=1)
@@ -172,10 +172,10 @@ class BehaviorId:
 
     @classmethod
     def parse(cls, full: str) -> BehaviorId:
-        """Split a behavior's full name. Without a team, it is team 0.
+        """Split a behavior's full name. The default team is 0.
 
         Raises:
-            InvalidDataError: the team is not a whole number of 32 bits.
+            InvalidDataError: the team is not an integer of at most 10 digits.
         """
         # Not parsed as a URL: "//[x" is a valid name, but not a valid URL.
         name, _, query = full.partition("?")
@@ -190,7 +190,7 @@ class BehaviorId:
 
 
 def spec_to_plain(spec: BehaviorSpec) -> dict[str, Any]:
-    """Plain data for a JSON file; ``spec_from_plain`` reads it."""
+    """Convert a spec to plain data for a JSON file, which ``spec_from_plain`` can read."""
     return {
         "observation_specs": [
             {
@@ -209,12 +209,12 @@ def spec_to_plain(spec: BehaviorSpec) -> dict[str, Any]:
 
 
 def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
-    """Inverse of ``spec_to_plain``.
+    """Invert ``spec_to_plain``.
 
     Raises:
-        KeyError: something is missing.
-        TypeError: something is of another type.
-        ValueError: something has an impossible value.
+        KeyError: a key is missing.
+        TypeError: a value has the wrong type.
+        ValueError: a value is invalid.
     """
     actions = plain["action_spec"]
     return BehaviorSpec(

@@ -1,4 +1,4 @@
-"""Statistics of a behavior between two summaries, and the interface of their writers."""
+"""Statistics of a behavior between two summaries, and the interface of statistics writers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from trajtrainer.core.steps import Aggregation
 
 IS_TRAINING = "Is Training"
 HIDDEN_TAGS = frozenset({IS_TRAINING, "Step"})
-"""Tags that writers of the console need, and that others do not show."""
+"""Tags that console writers need and other writers do not show."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatsSummary:
-    """All values of one tag since the last summary, in the order of their arrival.
+    """All values of one tag since the last summary, in the order they arrived.
 
     Attributes:
         values: f64 [number of values].
-        aggregation: how ``aggregated`` turns them into one number.
+        aggregation: how ``aggregated`` combines the values into one number.
     """
 
     values: Sequence[float] | NDArray[np.float64]
@@ -35,17 +35,17 @@ class StatsSummary:
 
     @property
     def aggregated(self) -> float:
-        """The sum for SUM, otherwise the mean."""
+        """The sum of the values for SUM, otherwise their mean."""
         return self.sum if self.aggregation is Aggregation.SUM else self.mean
 
     @property
     def mean(self) -> float:
-        """NaN without values."""
+        """The mean of the values; NaN if there are none."""
         return float(np.mean(self.values)) if len(self.values) else float("nan")
 
     @property
     def std(self) -> float:
-        """Population standard deviation, NaN without values."""
+        """The population standard deviation of the values; NaN if there are none."""
         return float(np.std(self.values)) if len(self.values) else float("nan")
 
     @property
@@ -56,14 +56,14 @@ class StatsSummary:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Five numbers that describe some values. Without values, all but ``number`` are NaN.
+    """Summary statistics of a set of values. If it is empty, all but ``number`` are NaN.
 
     >>> Distribution.of([1.0, 2.0, 6.0]).joined(Distribution.of([3.0]))
     Distribution(number=4, mean=3.0, std=1.8708286933869707, min=1.0, max=6.0)
 
     Attributes:
-        number: of values.
-        mean: of the values.
+        number: number of values.
+        mean: mean of the values.
         std: population standard deviation.
         min: smallest value.
         max: largest value.
@@ -85,41 +85,41 @@ class Distribution:
         )
 
     def shifted(self, by: float) -> Distribution:
-        """The distribution of the same values, each of them ``by`` greater."""
+        """Return the distribution of the values after adding ``by`` to each."""
         return Distribution(self.number, self.mean + by, self.std, self.min + by, self.max + by)
 
     def joined(self, other: Distribution) -> Distribution:
-        """The distribution of the values of both."""
+        """Return the distribution of the values of both distributions together."""
         if not (self.number and other.number):
             return self if self.number else other
         number = self.number + other.number
         apart = other.mean - self.mean
         mean = self.mean + apart * (other.number / number)
-        # Chan, Golub and LeVeque 1983: the sums of squares within both parts, plus that between their means.
+        # Chan, Golub and LeVeque 1983: the sums of squares within both parts, plus the one between their means.
         within = self.number * self.std**2 + other.number * other.std**2
         square = (within + apart**2 * (self.number * other.number / number)) / number
         return Distribution(number, mean, math.sqrt(square), min(self.min, other.min), max(self.max, other.max))
 
 
 class StatsWriter(ABC):
-    """Receives every summary. Users subclass this.
+    """Base class of statistics writers, which receive every summary.
 
-    With ``threaded: true`` the methods are called from the trainers' threads.
+    With ``threaded: true``, the methods are called from the trainers' threads.
 
     Attributes:
-        name: what messages call it; empty for the name of its row.
-        missing: what the place that it writes to lacks of the run, in words, once that is certain. The run then ends
-            with exit code 1.
+        name: name of the writer in messages; empty to use the name of its row.
+        missing: explanation of why data of the run is missing at the writer's destination, once that is certain; None
+            if nothing is missing. If it is set, the run ends with exit code 1.
     """
 
     name: str = ""
     missing: str | None = None
 
     def follow(self, state: Callable[[], str]) -> None:  # noqa: B027
-        """Receive a function that returns the run's state whenever it is called, in any thread. Called once, at first.
+        """Receive a function that returns the current state of the run. Called once, before all other methods.
 
-        The states are ``running``, ``stopping`` (the run was asked to end), and at last ``finished`` (all behaviors
-        are done), ``stopped`` or ``failed``.
+        The function can be called from any thread. The states are ``running``, ``stopping`` (the run was asked to end)
+        and finally ``finished`` (all behaviors are done), ``stopped`` or ``failed``.
         """
 
     @abstractmethod
@@ -127,30 +127,33 @@ class StatsWriter(ABC):
         """Write one summary of behavior ``category``, labeled with ``step``."""
 
     def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: B027
-        """Receive the behavior's settings as an indented text tree, once, at the start."""
+        """Receive the behavior's settings as an indented text tree. Called once, at the start."""
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: B027
-        """Receive the same settings, nested as in the YAML file, once, at the start."""
+        """Receive the behavior's settings, nested as in the YAML file. Called once, at the start."""
 
     def resume(self, category: str, step: int) -> None:  # noqa: B027
-        """Behavior ``category`` continues from ``step``; called before anything else about it.
+        """Prepare for behavior ``category`` to continue from ``step``. Called before any other data of the behavior.
 
-        Whatever was written for later steps came from a run that was killed before it saved them. It will come again.
+        Data that was written for later steps is from a run that was killed before it saved those steps. They will be
+        trained and reported again.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Flush everything. Called once, at the end."""
+        """Flush all data. Called once, at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatsWriterRow:
-    """A receiver of every summary.
+    """A kind of statistics writer.
 
     Attributes:
         create: called with the run's ``RunSettings``; returns a ``StatsWriter`` or a list of them.
-        check: called with the same before anything starts; raises ``SettingsError`` if the writers cannot work.
-        section: of the settings; a run without that section does not use the row. None for all runs.
-        guarded: after an exception, its writers are left out with a message. Otherwise it ends the run.
+        check: called with the run's ``RunSettings`` before anything starts; raises ``SettingsError`` if the writers
+            cannot work.
+        section: section of the settings that enables the writers; None to use them in all runs.
+        guarded: if a writer raises an exception, drop it with a message and continue the run. Otherwise, the exception
+            ends the run.
     """
 
     create: Reference
@@ -180,18 +183,18 @@ STATS_WRITERS: Registry[StatsWriterRow] = Registry(
         "mlagents": StatsWriterRow("trajtrainer.run.mlagents_writers:mlagents_writers"),
     },
 )
-"""What follows a run. Installed packages add to it: every run has all of their writers, in addition to its own."""
+"""Writers that record a run. Installed packages can add writers, which every run then uses as well."""
 
 
 @dataclass(slots=True)
 class _Values:
     aggregation: Aggregation
     values: array[float] = field(default_factory=lambda: array("d"))  # 8 bytes per value
-    num_distributed: int = 0  # how many of them are already in the distributions
+    num_distributed: int = 0  # number of values that are already included in the distributions
 
 
 class StatsReporter:
-    """Collects the values of one behavior and hands them to the writers. Thread-safe."""
+    """Collects the values of one behavior and passes them to the writers. Thread-safe."""
 
     def __init__(self, category: str, writers: Iterable[StatsWriter]) -> None:
         self.category = category
@@ -202,7 +205,7 @@ class StatsReporter:
         self._lock = threading.Lock()
 
     def add(self, tag: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
-        """Add one value. The newest ``aggregation`` of a tag counts; MOST_RECENT drops the earlier values."""
+        """Add one value. A tag uses its newest ``aggregation``; MOST_RECENT drops earlier values."""
         with self._lock:
             self._entry(tag, aggregation).append(value)
 
@@ -212,7 +215,7 @@ class StatsReporter:
         values: Iterable[float] | NDArray[np.floating],
         aggregation: Aggregation = Aggregation.AVERAGE,
     ) -> None:
-        """Add several values. An array of any shape is copied without a Python object for each number."""
+        """Add several values. An array of any shape is copied without creating a Python object for each number."""
         with self._lock:
             entry = self._entry(tag, aggregation)
             if isinstance(values, np.ndarray):
@@ -227,11 +230,11 @@ class StatsReporter:
         self.add(tag, value, Aggregation.MOST_RECENT)
 
     def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """Call ``source`` for tag -> value at every summary: values that change slowly cost nothing in between."""
+        """Call ``source`` at every summary to get more values (tag -> value), at no cost between summaries."""
         self._sources.append(source)
 
     def resume(self, step: int) -> None:
-        """Let the writers know that the behavior continues from ``step``."""
+        """Tell the writers that the behavior continues from ``step``."""
         for writer in self._writers:
             writer.resume(self.category, step)
 
@@ -244,7 +247,7 @@ class StatsReporter:
             writer.add_settings(self.category, settings)
 
     def summaries(self) -> dict[str, StatsSummary]:
-        """Tag -> all values since the last call, including those of the sources."""
+        """Return all values of each tag since the last call, including those of the sources."""
         for source in self._sources:
             for tag, value in source().items():
                 self.set(tag, value)
@@ -261,9 +264,9 @@ class StatsReporter:
             writer.write_stats(self.category, summaries, step)
 
     def distributions(self) -> dict[str, Distribution]:
-        """Tag -> distribution of all values since the last call, however many summaries were written meanwhile.
+        """Return the distribution of each tag's values since the last call, across all summaries written since then.
 
-        For tags that are set or come from a source, the newest value of each summary counts.
+        For tags that are set or come from a source, only the newest value of each summary is included.
         """
         with self._lock:
             self._distribute()

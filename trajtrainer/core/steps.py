@@ -1,4 +1,4 @@
-"""The messages between an environment and the collector: columns, one entry per agent.
+"""Messages between an environment and the collector, as columns with one entry per agent.
 
 Shape legend: N agents of a step batch, T terminal rows of it, D sum of branch sizes, C continuous actions,
 K discrete branches, H memory size, O an observation's own shape.
@@ -21,19 +21,19 @@ FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 LongArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-# Vectors are f32; pictures that came as PNG stay u8 and are divided by 255 in the encoder.
+# Vectors are f32; images that were sent as PNG stay u8 and are divided by 255 in the encoder.
 ObservationArray = NDArray[np.float32] | NDArray[np.uint8]
 
 WORKER_SHIFT = 32
 LOCAL_ID = (1 << WORKER_SHIFT) - 1
-"""The bits of an agent's id within its worker."""
+"""Mask for the bits of an agent's id within its worker."""
 _FEWEST_REPEATED = 2
 
 logger = logging.getLogger(__name__)
 
 
 def agent_ids(worker: int, local_ids: NDArray[np.int64]) -> LongArray:
-    """Ids that are unique across all workers: ``worker << 32 | id``."""
+    """Return ids that are unique across all workers: ``worker << 32 | id``."""
     return local_ids | np.int64(worker << WORKER_SHIFT)
 
 
@@ -41,17 +41,17 @@ def agent_ids(worker: int, local_ids: NDArray[np.int64]) -> LongArray:
 class StepBatch:
     """The agents of one behavior in one message. Terminal rows come first, so ``obs[num_terminal:]`` is a view.
 
-    One id may be in both parts: with the end of an episode, and with the first decision of the next.
+    The same id may be in both parts: with the end of an episode, and with the first decision of the next one.
 
     Attributes:
         agent: i64 [N], ``worker << 32 | id``.
-        obs: per sensor f32 or u8 [N, *O]; pictures are (channels, height, width).
-        reward: f32 [N], since the agent's last decision.
-        group: i32 [N], 0 for none; unique only within a worker.
-        group_reward: f32 [N].
-        mask: bool [N, D], True means forbidden, as on the wire; D is 0 without discrete actions. False in terminal
+        obs: one array per sensor, f32 or u8 [N, *O]; images are (channels, height, width).
+        reward: f32 [N], reward since the agent's last decision.
+        group: i32 [N], id of the agent's group, 0 for none; unique only within a worker.
+        group_reward: f32 [N], group reward since the agent's last decision.
+        mask: bool [N, D], True means forbidden, as in the protocol; D is 0 without discrete actions. False in terminal
             rows.
-        interrupted: bool [T], whether the step limit ended the episode.
+        interrupted: bool [T], True if the step limit ended the episode.
         num_terminal: T.
     """
 
@@ -69,18 +69,18 @@ class StepBatch:
 
     @property
     def num_decisions(self) -> int:
-        """N - T, the agents that ask for a decision."""
+        """N - T, the number of agents that request a decision."""
         return len(self.agent) - self.num_terminal
 
 
 class FirstEnds:
-    """Keeps the first end of each agent in a message, and warns once per behavior about later ones."""
+    """Keeps only the first terminal row of each agent in a message, and warns once per behavior about others."""
 
     def __init__(self) -> None:
         self._has_warned: set[str] = set()
 
     def of(self, behavior_id: str, batch: StepBatch) -> StepBatch:
-        """The batch itself if no agent ends twice, otherwise a copy without the later ends."""
+        """Return the batch itself if no agent has two terminal rows, otherwise a copy without the later ones."""
         num = batch.num_terminal
         if num < _FEWEST_REPEATED or len(set(batch.agent[:num].tolist())) == num:
             return batch
@@ -107,16 +107,16 @@ class FirstEnds:
 
 @dataclass(slots=True)
 class ActionBatch:
-    """The decisions of a policy for N agents, in their order.
+    """The decisions of a policy for N agents, in the order of the agents.
 
     Attributes:
-        continuous: f32 [N, C], raw (as sampled, before clipping), for learning.
-        discrete: i32 [N, K].
-        env_continuous: f32 [N, C], within [-1, 1], for the environment.
-        log_prob: f32 [N, C + K], one per dimension and branch, as ML-Agents keeps them.
+        continuous: f32 [N, C], raw continuous actions (as sampled, before clipping), for learning.
+        discrete: i32 [N, K], discrete actions.
+        env_continuous: f32 [N, C], continuous actions within [-1, 1], for the environment.
+        log_prob: f32 [N, C + K], log-probabilities per dimension and branch, as in ML-Agents.
         entropy: f32 [N].
-        memory: f32 [N, H], the recurrent memory after this step; H is 0 without one.
-        version: of the policy that decided.
+        memory: f32 [N, H], the recurrent memory after this step; H is 0 without a memory.
+        version: version of the policy that made the decisions.
     """
 
     continuous: FloatArray
@@ -131,7 +131,7 @@ class ActionBatch:
         return len(self.continuous)
 
     def part(self, start: int, stop: int) -> ActionBatch:
-        """The agents ``start`` to ``stop``, as views."""
+        """Return the decisions for the agents from ``start`` to ``stop`` as views."""
         return ActionBatch(
             continuous=self.continuous[start:stop],
             discrete=self.discrete[start:stop],
@@ -144,9 +144,9 @@ class ActionBatch:
 
 
 class Aggregation(enum.IntEnum):
-    """How the values of one statistic within a summary become one number.
+    """How the values of one statistic within a summary are combined into one number.
 
-    The members have their numbers on the wire (docs/explanation/mlagents-behavior.md#side-channels).
+    The members have the same values as in the protocol (docs/explanation/mlagents-behavior.md#side-channels).
     """
 
     AVERAGE = 0
@@ -165,18 +165,18 @@ class Statistic(NamedTuple):
 
 @dataclass(slots=True)
 class EnvironmentEvent:
-    """One message of one worker's environment.
+    """One message from one worker's environment.
 
     Attributes:
         worker: number of the environment.
-        steps: behavior id -> its agents. ``new_specs`` of this or an earlier event of this worker announced each of
-            these behaviors.
+        steps: behavior id -> its agents. Each behavior was announced in ``new_specs`` of this or an earlier event from
+            this worker.
         new_specs: behaviors that this worker announces for the first time.
-        statistics: values of Unity's StatsRecorder.
-        is_reset: the first message after a reset or restart. The worker's unfinished trajectories are void, and a
-            RESET sends no end-of-episode records for them.
-        raw_images: behavior id -> the order in which its raw images were read, for behaviors of ``new_specs`` with raw
-            images from a Unity package since 3.0. ML-Agents always reads these as CHW, even if they are not.
+        statistics: values from Unity's StatsRecorder.
+        is_reset: True for the first message after a reset or restart. The worker's unfinished trajectories are then
+            invalid, because a RESET does not send end-of-episode records for them.
+        raw_images: behavior id -> the axis order in which its raw images were read, for behaviors in ``new_specs`` with
+            raw images from Unity package 3.0 or newer. ML-Agents always reads these as CHW, even if they are not.
     """
 
     worker: int
@@ -187,7 +187,7 @@ class EnvironmentEvent:
     raw_images: dict[str, RawImageOrder] = field(default_factory=dict)
 
     def take_over(self, unseen: EnvironmentEvent | None) -> None:
-        """Add the contents of an earlier event of this worker, which was answered with a reset and never returned."""
+        """Add the contents of an earlier event from this worker that was answered with a reset and never returned."""
         if unseen is not None:
             self.new_specs = unseen.new_specs | self.new_specs
             self.statistics = unseen.statistics + self.statistics

@@ -1,6 +1,6 @@
 """Hierarchical timers: a tree of named blocks with total seconds and counts, one tree per thread.
 
-There is no global instance: a ``Timers`` object is passed to the code that it measures.
+There is no global instance; a ``Timers`` object is passed to the code that it measures.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from time import perf_counter, time
 from typing import Any
 
 EARLIER = "earlier_sessions"
-"""Key in ``timers.json`` for the sessions before a resume: how many, since when, and the sum of their trees."""
+"""Key in ``timers.json`` for the sessions before a resume: their number, start time, and the sum of their trees."""
 _DEEPEST = 20
 _LONGEST_S = 1e12
 
 
 @dataclass(slots=True)
 class TimerNode:
-    """Seconds and calls of one block, and the blocks inside it. As a context manager, one call of the block.
+    """Seconds and number of calls of one block, and its inner blocks. Use it as a context manager to time a call.
 
-    The node itself is the context manager because an object per call would make a block cost half as much again, and
-    ``contextlib.contextmanager`` three times as much.
+    The node itself is the context manager, because creating an object per call would make a block 50% more expensive,
+    and ``contextlib.contextmanager`` would triple its cost.
 
     Attributes:
-        total: seconds of the calls that have ended.
-        count: number of these calls.
+        total: total seconds of all completed calls.
+        count: number of completed calls.
         children: name -> inner block.
-        begun: when the current call began (``perf_counter``); 0 between calls.
+        begun: start of the current call (``perf_counter``); 0 between calls.
         stack: open blocks of the thread, innermost last. All blocks of a thread share it.
     """
 
@@ -52,10 +52,10 @@ class TimerNode:
         self._end(now)
 
     def part(self, name: str) -> None:
-        """End the open part of this block, if any, and begin the part with this name.
+        """End the current part of this block, if any, and start the part with this name.
 
-        For consecutive parts in a loop, this costs a third of what a nested block costs. The end of the block ends its
-        last part.
+        For consecutive parts in a loop, this takes a third of the time of nested blocks. The last part ends with the
+        block.
         """
         now, stack = perf_counter(), self.stack
         try:
@@ -66,7 +66,7 @@ class TimerNode:
         if last is self:
             stack.append(node)
         else:
-            # ``_end`` written out: the call would be a third of the cost.
+            # ``_end`` is inlined here, because calling it would account for a third of the cost.
             begun, last.begun = last.begun, 0.0
             last.total += now - begun
             last.count += 1
@@ -74,22 +74,23 @@ class TimerNode:
         node.begun = now
 
     def _end(self, now: float) -> None:
-        # First, so that another thread that reads the node right now misses this call instead of counting it twice.
+        # ``begun`` is reset first, so that another thread reading the node right now misses this call instead of
+        # counting it twice.
         begun, self.begun = self.begun, 0.0
         self.total += now - begun
         self.count += 1
 
     def until(self, now: float) -> TimerNode:
-        """Copy the node as if its current calls had ended at ``now``. Its own thread may change it meanwhile."""
+        """Copy the node as if its current calls had ended at ``now``. The node's thread may change it concurrently."""
         total, begun, count = self.total, self.begun, self.count
         if begun:
             total, count = total + max(0.0, now - begun), count + 1
         return TimerNode(total, count, {name: child.until(now) for name, child in dict(self.children).items()})
 
     def add_seconds(self, kind: str | None, kinds: Mapping[str, str], seconds: dict[str, float]) -> None:
-        """Add the seconds of this block and of the blocks inside it to ``seconds``, by their kinds.
+        """Add the seconds of this block and its inner blocks to ``seconds``, by kind.
 
-        A block without an entry in ``kinds`` counts for the kind of the block around it.
+        A block without an entry in ``kinds`` has the kind of the enclosing block.
         """
         if kind is not None:
             seconds[kind] += max(0.0, self.total - sum(child.total for child in self.children.values()))
@@ -104,7 +105,7 @@ class TimerNode:
             self.children.setdefault(name, TimerNode()).merge(child)
 
     def to_dict(self, *, is_parallel: bool = False) -> dict[str, Any]:
-        """The node in the form of ``timers.json``; ``self`` is the time that no child accounts for."""
+        """Return the node in the form of ``timers.json``, where ``self`` is the time outside of all children."""
         children = self.children
         own = max(0.0, self.total - sum(child.total for child in children.values()))
         result: dict[str, Any] = {"total": self.total, "count": self.count}
@@ -117,9 +118,9 @@ class TimerNode:
 
 
 def add_trees(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Add two trees of ``to_dict``, block by block.
+    """Add two trees from ``to_dict``, block by block.
 
-    Both may come from damaged files: impossible numbers count as 0, unknown keys are left out.
+    The trees may come from damaged files: invalid numbers count as 0, and unknown keys are dropped.
     """
     return _add_trees([first, second], _DEEPEST)
 
@@ -142,14 +143,14 @@ def _add_trees(trees: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]
 
 
 def number_of(value: object) -> float:
-    """Read a number of ``timers.json``. Anything that is negative, not a number or beyond any run is 0."""
+    """Read a number from ``timers.json``. Values that are negative, not numbers or impossibly large are read as 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(value) if 0 <= value < _LONGEST_S else 0.0
 
 
 class Timers:
-    """The timer trees of one run. ``with timers("name"):`` nests under the open block of the same thread."""
+    """The timer trees of one run. ``with timers("name"):`` nests under the current block of the same thread."""
 
     def __init__(self) -> None:
         self.start = time()
@@ -161,7 +162,7 @@ class Timers:
         self._parallel: list[tuple[str, TimerNode]] = []
 
     def __call__(self, name: str) -> TimerNode:
-        """The block with this name inside the open block, for use in ``with``."""
+        """Return the block with this name inside the current block, for use in ``with``."""
         try:
             node: TimerNode = self._local.stack[-1].children[name]
         except AttributeError:  # the thread's first block
@@ -173,9 +174,9 @@ class Timers:
         return node
 
     def to_dict(self) -> dict[str, Any]:
-        """The tree of the thread that created this object, with other threads as parallel children of the root.
+        """Return the tree of the thread that created this object, with other threads as parallel children of the root.
 
-        Threads with the same name are added up. Open blocks count as if they ended now.
+        Threads with the same name are added up. Open blocks are counted up to now.
         """
         now = perf_counter()
         tree = TimerNode(now - self._started, 1, self._main.until(now).children).to_dict()
@@ -191,11 +192,11 @@ class Timers:
         return tree
 
     def seconds_by(self, kinds: Mapping[str, str]) -> dict[str, float]:
-        """Kind of work -> seconds so far, in all threads, open blocks included.
+        """Return the seconds so far per kind of work, over all threads, including open blocks.
 
         Args:
-            kinds: name of a block -> kind. It applies to inner blocks without an entry of their own. Time outside of
-                all these blocks is left out.
+            kinds: name of a block -> kind, which also applies to inner blocks without an entry. Time outside of all
+                these blocks is not counted.
         """
         now = perf_counter()
         seconds = dict.fromkeys(kinds.values(), 0.0)
@@ -206,7 +207,7 @@ class Timers:
         return seconds
 
     def _root_of_thread(self) -> TimerNode:
-        """Begin the tree of this thread."""
+        """Start the tree of this thread."""
         root = self._main
         if threading.get_ident() != self._main_thread:
             root = TimerNode(count=1)

@@ -1,6 +1,6 @@
-"""Environments in child processes: the program that a child runs, and the child as its parent holds it.
+"""Environments in child processes: the code that a child runs, and the parent's handle to the child.
 
-Messages go over a pipe, step batches and actions through shared memory. Nothing here imports torch, which would cost
+Messages go over a pipe; step batches and actions go through shared memory. Nothing here imports torch, which would cost
 hundreds of megabytes per child.
 """
 
@@ -22,35 +22,35 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any
 from trajtrainer.envs.workers.shared_memory import MemoryAddress
 
-# Messages besides those that all processes share. To the child:
-START = b"S"  # start an environment, replacing the last one; content: the order of raw images
-PARAMETERS = b"P"  # they go out with the next RESET or STEP
+# Message kinds in addition to the common ones in ``messages``. Sent to the child:
+START = b"S"  # start an environment, replacing the previous one; content: the raw image order
+PARAMETERS = b"P"  # content: parameters to send with the next RESET or STEP
 RESET = b"R"
-STEP = b"A"  # actions are in shared memory; content: its address if it is new
-# To the parent:
-RUNNING = b"r"  # the interpreter of a new process is up
-EVENT = b"e"  # steps are in shared memory; content: an EventRest unless it is empty
+STEP = b"A"  # the actions are in shared memory; content: the address of the memory if it is new
+# Sent to the parent:
+RUNNING = b"r"  # the interpreter of a new process has started
+EVENT = b"e"  # the steps are in shared memory; content: an EventRest, unless it would be empty
 
 _JOIN_S = 5.0
 _LONGEST_WAIT_S = 1.0
-_CLOSE_GRACE_S = 16.0  # for players to quit on their own, and for children to end those that do not
-_FILES_PER_CHILD = 9  # pipes, the process's end, its guard, shared memory, and some that are open only during the start
+_CLOSE_GRACE_S = 16.0  # for players to quit on their own, and for children to terminate those that do not
+_FILES_PER_CHILD = 9  # pipes, process sentinel, guard, shared memory, and a few that are open only during startup
 _OTHER_FILES = 64
 
 EnvironmentMaker = Callable[..., Environment]
-"""Makes the environment of the worker with this number. Called in the child, so it must be picklable.
+"""Makes the environment of the worker with a given number. Called in the child, so it must be picklable.
 
-``raw_image_order`` is passed as a keyword too, once other players of the run have shown it.
+The keyword ``raw_image_order`` is passed once other players of the run have shown the order of their raw images.
 """
 
 
 class EventRest(NamedTuple):
-    """What an event has besides steps.
+    """The content of an event other than its steps, which are in shared memory.
 
     Attributes:
-        memory: the address of the shared memory, if it is new.
-        layouts: behaviors whose agents come for the first time: id, spec, numpy types of the observations.
-        event: without its steps.
+        memory: address of the shared memory if it is new, otherwise None.
+        layouts: id, spec and numpy observation types of each behavior whose agents appear for the first time.
+        event: the event without its steps.
     """
 
     memory: MemoryAddress | None
@@ -59,7 +59,7 @@ class EventRest(NamedTuple):
 
 
 class ChildTask(NamedTuple):
-    """What a child needs to start."""
+    """The arguments that a child process starts with."""
 
     number: int
     make_environment: EnvironmentMaker
@@ -67,12 +67,12 @@ class ChildTask(NamedTuple):
 
 
 def start_environment(make_environment: EnvironmentMaker, number: int, order: RawImageOrder) -> Environment:
-    """Make the environment of a worker."""
+    """Make a worker's environment, passing the raw image order if it is known."""
     return make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
 
 
 def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Serve the parent until it sends END or is gone."""
+    """Serve the parent until it sends END or dies."""
     server = _Server(task, messages.LockedPipe(connection))
     begin_child(server.pipe, lifeline, task.log_level, server.kill)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
@@ -82,7 +82,7 @@ def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pip
 
 
 class _Server:
-    """The child's side: its environment, and the memory that it shares with its parent."""
+    """The child's side: its environment and the memory shared with its parent."""
 
     def __init__(self, task: ChildTask, pipe: messages.LockedPipe) -> None:
         self.pipe = pipe
@@ -98,19 +98,19 @@ class _Server:
             try:
                 self._handle(*message)
             except Exception as error:
-                # Report first: ending the environment may take seconds.
+                # Report the error first, because closing the environment may take seconds.
                 self.pipe.post(messages.FAULT, messages.portable(error))
                 self.end_environment()
 
     def end_environment(self) -> None:
         if self._environment is not None:
             try:
-                self._environment.close()  # ``kill`` may interrupt it
+                self._environment.close()  # ``kill`` may interrupt this
             finally:
                 self._environment = None
 
     def kill(self) -> None:
-        environment = self._environment  # another thread may end it
+        environment = self._environment  # read once, because another thread may set it to None
         if environment is not None:
             environment.kill()
 
@@ -123,7 +123,7 @@ class _Server:
             self._environment = start_environment(self._task.make_environment, self._task.number, content)
             self.pipe.post(messages.CONNECTED)
         elif self._environment is None:
-            pass  # It failed before this message came.
+            pass  # The environment failed before this message arrived.
         elif kind == PARAMETERS:
             self._environment.set_parameters(content)
         elif kind == RESET:
@@ -138,7 +138,7 @@ class _Server:
     def _report_event(self, environment: Environment) -> None:
         event = environment.wait()[0]
         self._specs |= event.new_specs
-        # The type of a picture is known only once a behavior has agents.
+        # The dtype of pictures is known only once a behavior has agents.
         layouts = [
             (name, self._specs[name], tuple(column.dtype.str for column in batch.obs))
             for name, batch in event.steps.items()
@@ -156,25 +156,25 @@ class _Server:
 
 
 class Running:
-    """A child reports that its process has started, which can take long on a busy machine."""
+    """The report that a child's process has started, which can take a while on a busy machine."""
 
 
 class Connected:
-    """A child reports that its environment exists and waits for its first reset."""
+    """The report that a child's environment exists and waits for its first reset."""
 
 
 Report = Running | Connected | EnvironmentEvent | EnvironmentFaultError
-"""After a fault a child has no environment until ``start``."""
+"""What a child can report. After a fault, it has no environment until ``start`` is called again."""
 
 
 class Child:
-    """One environment in a child process, as its parent holds it. Only ``bury`` waits.
+    """The parent's handle to one environment in a child process. Only ``bury`` blocks.
 
-    It reports ``Running`` once per process, ``Connected`` after ``start``, an event after ``reset`` and ``send``, and a
-    fault at any time.
+    The child reports ``Running`` once per process, ``Connected`` after ``start``, an event after ``reset`` and
+    ``send``, and a fault at any time.
 
     Attributes:
-        process: None before the first start, and after its end.
+        process: the child process; None before the first start and after the process has ended.
     """
 
     def __init__(self, number: int, make_environment: EnvironmentMaker) -> None:
@@ -185,9 +185,9 @@ class Child:
         self._actions = SharedActions()
 
     def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
-        """Start an environment, replacing the last one. It reads raw images in this order."""
+        """Start an environment that reads raw images in this order, replacing the previous one."""
         if self.process is None:
-            # All log the same at their start, so the first one's log is enough. Warnings come from all.
+            # All children log the same lines at startup, so only the first one's are kept. Warnings are kept from all.
             level = logging.getLogger("trajtrainer").getEffectiveLevel()
             if self.number and level >= logging.INFO:
                 level = max(level, logging.WARNING)
@@ -208,7 +208,7 @@ class Child:
         self.post(RESET)
 
     def send(self, actions: Mapping[str, ActionBatch]) -> None:
-        """Answer the last event."""
+        """Answer the last event with actions."""
         address = self._actions.write(actions)
         self.post(STEP, *(() if address is None else (address,)))
 
@@ -222,7 +222,7 @@ class Child:
             self.process.post(kind, *content)
 
     def report(self) -> Report | None:
-        """Read the next message, which must be there; None for a log record."""
+        """Read the next message, which must have arrived. Return None for a log record."""
         process = self.process
         assert process is not None
         try:
@@ -233,7 +233,7 @@ class Child:
             self._actions.unlink()  # the child has opened the memory
             if kind == EVENT:
                 return self._event(content)
-        except (EOFError, OSError):  # it is gone, and with it the memory that it created
+        except (EOFError, OSError):  # the child has died, and the memory that it created is gone
             death = process.death()
             self.bury(0.0)
             return death
@@ -257,7 +257,7 @@ class Child:
         return rest.event
 
     def bury(self, timeout_s: float) -> None:
-        """Wait for it to end, kill it after ``timeout_s`` seconds, and free its resources."""
+        """Wait for the process to end, kill it after ``timeout_s`` seconds, and free its resources."""
         process, self.process = self.process, None
         if process is not None:
             process.bury(timeout_s)
@@ -269,10 +269,10 @@ class Child:
 
 
 class Children:
-    """The children of a run, numbered from 0; none is started yet.
+    """The children of a run, numbered from 0. The constructor does not start them.
 
     Raises:
-        LaunchError: this process may not open as many files as they need.
+        LaunchError: this process may not open enough files for this many children.
     """
 
     def __init__(self, count: int, make_environment: EnvironmentMaker) -> None:
@@ -286,33 +286,34 @@ class Children:
         return len(self._children)
 
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
-        """Wait until a child reports; return at most one report of each, with its number.
+        """Wait until a child reports. Return at most one report per child, each with the child's number.
 
-        May return nothing before ``timeout_s`` has passed, so that the caller notices children that are silent.
+        May return an empty list before ``timeout_s`` seconds have passed, so that the caller can look for silent
+        children.
 
         Raises:
-            TrajtrainerError: an environment cannot use what it was sent.
+            TrajtrainerError: an environment rejected what was sent to it.
         """
         ready = self._ready(_LONGEST_WAIT_S if timeout_s is None else timeout_s)
         reports = [(child.number, child.report()) for child in ready]
         return [(number, report) for number, report in reports if report is not None]
 
     def close(self) -> None:
-        """End all environments and wait for their end. May be called again."""
+        """Shut down all environments and wait for their processes to exit. May be called more than once."""
         for child in self._children:
             child.post(messages.END)
         deadline_s = time.monotonic() + _CLOSE_GRACE_S
         while any(child.process for child in self._children) and (remaining_s := deadline_s - time.monotonic()) > 0:
             for child in self._ready(remaining_s):
                 with contextlib.suppress(TrajtrainerError, messages.ChildBugError):
-                    child.report()  # for the log, and the end of the pipe
+                    child.report()  # relays log records and notices when the pipe closes
         self.kill()
         deadline_s = time.monotonic() + _JOIN_S
         for child in self._children:
             child.bury(max(0.0, deadline_s - time.monotonic()))
 
     def kill(self) -> None:
-        """End all environments at once, without waiting. For signal handlers: quick, and takes no lock."""
+        """Kill all environments without waiting. Safe in signal handlers: it is fast and takes no lock."""
         for child in self._children:
             if child.process is not None:
                 child.process.kill()
@@ -323,9 +324,9 @@ class Children:
 
 
 def _allow_open_files(needed: int) -> None:
-    """Raise this process's limit if it is too low, before a child reaches it halfway through its start."""
+    """Raise this process's limit on open files if it is too low, so that no child fails halfway through its start."""
     if sys.platform != "win32":
-        import resource  # only where there is such a limit
+        import resource  # does not exist on Windows
 
         allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if allowed == resource.RLIM_INFINITY or allowed >= needed:

@@ -1,4 +1,4 @@
-"""Pictures of environments in this process, for videos."""
+"""Frames of in-process environments, for videos."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from numpy.typing import NDArray
 from trajtrainer.core.errors import UnsupportedError
 
 Frame = NDArray[np.uint8]
-"""u8 [height, width, 3]."""
+"""A video frame, u8 [height, width, 3]."""
 TakeFrame = Callable[[Frame, float], None]
-"""Takes a picture, and how many of them make a second."""
+"""Receives a frame and the frame rate in frames per second."""
 
 _USUAL_RATE = 30.0
 
 
 class Rendering:
-    """Wraps an environment and passes on a picture after each reset and step.
+    """Wraps an environment and passes a frame to ``take`` after each reset and step.
 
-    The picture of a reset waits for the first step, so that a film ends with the last picture of its last episode.
+    The frame of a reset is held back until the first step, so that a video ends with the last frame of its last
+    episode.
 
     Args:
-        env: of Gymnasium, or a parallel one of PettingZoo.
-        name: for messages.
-        take: takes the pictures.
+        env: a Gymnasium environment or a PettingZoo parallel environment.
+        name: name of the environment, for messages.
+        take: receives the frames.
 
     Raises:
-        UnsupportedError: it was not made to render.
+        UnsupportedError: the environment's render mode is not ``rgb_array``.
     """
 
     def __init__(self, env: Any, name: str, take: TakeFrame) -> None:
@@ -38,8 +39,8 @@ class Rendering:
         modes = metadata.get("render_modes") or ["none"]
         if mode != "rgb_array":
             raise UnsupportedError(
-                f'The environment {name} cannot be filmed: its render_mode is {mode!r}, expected "rgb_array" (of '
-                f"{', '.join(map(str, modes))}). Its factory must accept the argument render_mode."
+                f'The environment {name} cannot be filmed: its render_mode is {mode!r}, expected "rgb_array" '
+                f"(supported: {', '.join(map(str, modes))}). Its factory must accept the argument render_mode."
             )
         self._env = env
         self._name = name
@@ -75,7 +76,7 @@ class Rendering:
 
 
 class FirstPicture:
-    """Makes a vectorized environment render the picture of its first copy, for ``Rendering``."""
+    """Wraps a vectorized environment so that ``render`` returns the frame of its first copy, for ``Rendering``."""
 
     def __init__(self, env: Any) -> None:
         self._env = env

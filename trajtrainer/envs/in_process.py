@@ -1,4 +1,4 @@
-"""Environments that are Python objects: stepped in the collector's process, one worker after the other."""
+"""Environments that are Python objects, stepped sequentially in the collector's process."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -13,36 +13,36 @@ from trajtrainer.envs.unity.gate import Gate
 from trajtrainer.envs.user_code import blame, is_our_bug
 
 _Actions = Mapping[str, ActionBatch]
-# Characters of a wrong value in a message.
+# Maximum number of characters of an invalid value in a message.
 _LONGEST = 200
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:
-    """The seed of the first reset, and None for all later ones, which continue the random numbers."""
+    """Yield the seed for the first reset, then None, because later resets continue the same random numbers."""
     return itertools.chain([seed], itertools.repeat(None))
 
 
 def mismatch(name: str, call: str, found: object, expected: str) -> InvalidDataError:
-    """The error for a call of an environment that returned something other than its interface says."""
+    """Return the error for an environment whose call returned a value that does not match its interface."""
     shown = repr(found)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
     return InvalidDataError(f"The {call} of the environment {name} returned {shown}, expected {expected}.")
 
 
 class InProcessEnvironment(ABC):
-    """An ``Environment`` whose workers work within ``wait``, in the order of their numbers.
+    """An ``Environment`` whose workers are stepped inside ``wait``, in the order of their numbers.
 
-    So a run with a seed is reproducible with any number of workers. An error that the environment raises ends the run
-    as a fault, with the original error as its cause.
+    This makes a seeded run reproducible with any number of workers. An exception from the environment ends the run with
+    an ``EnvironmentFaultError``, which has the original exception as its cause.
 
     Args:
-        name: for messages.
-        num_workers: how many.
-        num_copies: environments that are stepped one after the other; None for as many as workers.
+        name: name of the environment, for messages.
+        num_workers: number of workers.
+        num_copies: number of environments that are stepped sequentially; None for one per worker.
 
     Attributes:
-        call: the current call of the user's code, as a new tuple (what it does, number of the copy), so that another
-            thread can recognize one that does not return; None between calls.
+        call: the call into the user's code that is in progress, as a tuple (what it does, number of the copy); None
+            between calls. Each call gets a new tuple, so that another thread can recognize a call that never returns.
     """
 
     def __init__(self, name: str, num_workers: int, num_copies: int | None = None) -> None:
@@ -50,7 +50,7 @@ class InProcessEnvironment(ABC):
         self.call: tuple[str, int] | None = None
         self._num_workers = num_workers
         self._num_copies = num_workers if num_copies is None else num_copies
-        # worker -> the actions to step with; None to reset.
+        # Worker -> actions to step with, or None to reset.
         self._due: dict[int, _Actions | None] = {}
         self._specs: dict[str, BehaviorSpec] = {}
         self._gate = Gate(f"The environment {name}", "in its observations and rewards")
@@ -62,21 +62,22 @@ class InProcessEnvironment(ABC):
         return self._num_workers
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:  # noqa: ARG002
-        """Give each episode of each copy its own seed; False if the environment takes no seeds.
+        """Give each episode of each copy its own seed. Return False if the environment takes no seeds.
 
-        With two copies the first one's are ``first``, ``first + 2 * step``, ..., the other's ``first + step``, ....
+        With two copies, the episodes of the first get the seeds ``first``, ``first + 2 * step``, ..., and those of the
+        second get ``first + step``, ``first + 3 * step``, ....
         """
         return False
 
     def film(self, take: TakeFrame) -> None:  # noqa: ARG002
-        """Pass a picture to ``take`` after each reset and step.
+        """Pass a frame to ``take`` after each reset and step.
 
         Raises:
             UnsupportedError: the environment does not render.
         """
         raise UnsupportedError(
-            f"The environment {self.name} cannot be filmed: it has no pictures. Gymnasium and PettingZoo environments "
-            'with render_mode="rgb_array" have pictures, and so have the built-in simulations.'
+            f"The environment {self.name} cannot be filmed: it does not render. Gymnasium and PettingZoo environments "
+            'with render_mode="rgb_array" can be filmed, and so can the built-in simulations.'
         )
 
     @abstractmethod
@@ -84,22 +85,22 @@ class InProcessEnvironment(ABC):
 
     @abstractmethod
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
-        """Reset a worker: its first agents."""
+        """Reset a worker, and return the event with its first agents."""
 
     @abstractmethod
     def _step_worker(self, worker: int, actions: _Actions) -> EnvironmentEvent:
-        """Step a worker with the actions of the agents that asked for one."""
+        """Step a worker with the actions of the agents that asked for a decision."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Close everything. Called once."""
+        """Close the environments."""
 
     def reset(self, parameters: Parameters) -> None:
         self.set_parameters(parameters)
         self._due = dict.fromkeys(range(self._num_workers))
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:  # noqa: ARG002
-        """Step all workers that were sent something. This takes as long as their steps take."""
+        """Reset or step all workers that are due, and return their events. ``timeout_s`` is ignored."""
         events = []
         for worker in sorted(self._due):
             actions = self._due.pop(worker)
@@ -115,7 +116,7 @@ class InProcessEnvironment(ABC):
                 raise
             except (Exception, SystemExit) as error:
                 if isinstance(error, SystemExit) and is_our_bug(error):
-                    raise  # It was raised by a signal handler, in a program that is not ours.
+                    raise  # Our own signal handler raised it, because the run is part of the user's program.
                 assert self.call is not None
                 doing, number = self.call
                 raise blame(f"The environment {self._named(number)} failed in its {doing}", error) from error
@@ -123,7 +124,7 @@ class InProcessEnvironment(ABC):
         return events
 
     def describe(self) -> str:
-        """Name the current call, for messages."""
+        """Describe the call in progress, for messages."""
         doing, number = self.call or ("code", 0)
         return f"The {doing} of the environment {self._named(number)}"
 
@@ -139,21 +140,21 @@ class InProcessEnvironment(ABC):
         self._due[worker] = actions
 
     def close(self) -> None:
-        """Close everything. An environment that fails to close is ignored."""
+        """Close all environments, ignoring those that fail to close."""
         self._due = {}
         self._close()
         self.call = None
 
     def kill(self) -> None:  # noqa: B027
-        """Do nothing: there is no process to end."""
+        """Do nothing, because there is no process to kill."""
 
 
 class SideBySide(InProcessEnvironment):
-    """Environments of one worker each, which answer at once.
+    """Several environments as one. Each has a single worker, and its ``wait`` returns an event immediately.
 
     Args:
-        name: for messages.
-        environments: at least one.
+        name: name of the environment, for messages.
+        environments: at least one environment.
     """
 
     def __init__(self, name: str, environments: Sequence[Environment]) -> None:

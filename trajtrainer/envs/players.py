@@ -1,4 +1,4 @@
-"""Unity players, and built-in simulations that act as players: how they are checked, started and filmed."""
+"""Checks, starts and films Unity players and built-in simulations, which act as players."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from trajtrainer.settings.schemes import ENVIRONMENTS
 
 logger = logging.getLogger(__name__)
 
-# A decision of Unity's example scenes takes a tenth of a second of the game.
+# Frames per second. Agents in Unity's example scenes decide every 0.1 s of game time.
 _RATE = 10.0
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")  # longer than the letter of a drive
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")  # longer than a drive letter
 
 
 def start_unity(settings: RunSettings, logs: PlayerLogs, **options: Any) -> Environment:
-    """Start players, or wait for the Unity Editor; see ``make_unity_environment``."""
+    """Start the players, or wait for the Unity Editor; see ``make_unity_environment``."""
     if not settings.env_settings.env_path:
-        # For anyone who tries a shipped configuration without Unity. Behaviors of the user's own come with a scene.
+        # A hint for users who try a bundled configuration without Unity. Users with their own behaviors have a scene.
         names = list(filter(None, map(simulation_of, settings.behaviors)))
         if names or not settings.behaviors:
             simulation = names[0] if names else "3DBall"
@@ -40,18 +40,18 @@ def start_unity(settings: RunSettings, logs: PlayerLogs, **options: Any) -> Envi
 
 
 def check_build(env_path: str) -> None:
-    """Reject a build that does not exist.
+    """Check that a build exists.
 
     Raises:
-        LaunchError: with what the user may mean instead.
+        LaunchError: there is no such build. The message suggests what the user may have meant.
     """
     path = env_path.strip()
     try:
         command(path)
     except LaunchError as error:
         if os.path.isdir(os.path.expanduser(path)):
-            raise  # The error lists what is in the folder.
-        from trajtrainer.envs.python.factories import option_for_id  # late: only this message needs it
+            raise  # The error already lists the contents of the folder.
+        from trajtrainer.envs.python.factories import option_for_id  # imported late, because only this message needs it
 
         simulation = simulation_of(os.path.basename(path))
         scheme, colon, _ = path.partition(":")
@@ -69,10 +69,10 @@ def check_build(env_path: str) -> None:
 
 
 def check_simulation(names: str) -> None:
-    """Reject names of simulations that do not exist.
+    """Check that simulations with these names exist.
 
     Raises:
-        LaunchError: with the name that was probably meant.
+        LaunchError: a simulation does not exist. The message suggests the name that the user probably meant.
     """
     path = f"{SIMULATION_PREFIX}{names}"
     if not names:
@@ -84,10 +84,10 @@ def check_simulation(names: str) -> None:
 
 
 def film_unity(settings: RunSettings, take: TakeFrame) -> Environment:
-    """Start one player, which may send PNG or JPEG pictures on the side channel of ``PicturesChannel``.
+    """Start one player, and film the PNG or JPEG pictures that it sends on the side channel of ``PicturesChannel``.
 
     Raises:
-        SettingsError: it is the Editor.
+        SettingsError: the environment is the Editor.
         EnvironmentFaultError: see ``connect_player``.
     """
     if settings.env_settings.env_path is None:
@@ -104,6 +104,6 @@ def film_unity(settings: RunSettings, take: TakeFrame) -> Environment:
 
 
 def film_simulation(settings: RunSettings, take: TakeFrame) -> Environment:
-    """Start one simulation that draws itself."""
+    """Start one simulation that renders itself, and film it."""
     env = settings.env_settings
     return film_unity(evolve(settings, env_settings=evolve(env, env_args=[*(env.env_args or []), "--render"])), take)

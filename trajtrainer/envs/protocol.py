@@ -1,4 +1,4 @@
-"""Environments as the collector knows them: a number of workers that answer whenever they are ready."""
+"""The environment interface that the collector uses: a number of workers, each of which answers when it is ready."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.settings.environment import Sampler
 
 Parameters = Mapping[str, Sampler]
-"""Environment parameter -> the sampler of its values."""
+"""Name of an environment parameter -> sampler of its values."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """One or many environments, numbered from 0 to ``num_workers - 1``.
+    """One or more environments (the workers), numbered from 0 to ``num_workers - 1``.
 
     Each worker takes turns with the collector: it sends an event, waits until ``send`` answers it, and sends the next.
-    Workers do not wait for each other. The collector asks for all of them to be reset before anything else.
+    Workers do not wait for each other. The collector resets all of them before it does anything else.
     """
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
 
     def reset(self, parameters: Parameters) -> None:
         """Ask every worker to start new episodes, with ``parameters`` (all of them, or those that changed).
 
-        Returns at once. Events that were not answered yet need no answer; each worker's next event has ``is_reset``.
+        Returns immediately. Events that have not been answered yet need no answer. The next event of each worker has
+        ``is_reset`` set.
 
         Raises:
             EnvironmentFaultError: a worker is gone.
@@ -39,41 +40,41 @@ class Environment(Protocol):
         """Change parameters without a reset. They are sent with the next message to each worker."""
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """Wait until at least one worker has sent an event; return all that are there.
+        """Wait until at least one worker has sent an event, and return all events that have arrived.
 
         Returns:
-            Nothing if ``timeout_s`` seconds passed without any.
+            The events; an empty list if none arrived within ``timeout_s`` seconds.
 
         Raises:
-            EnvironmentFaultError: a worker died, quit, hangs or sent what cannot be used, and is not replaced.
+            EnvironmentFaultError: a worker died, quit, hung or sent unusable data, and is not restarted.
         """
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """Answer the last event of one worker, rows in the order of its decisions. Returns at once.
+        """Answer the last event of one worker, with rows in the order of its decisions, and return immediately.
 
-        Behaviors of which no agent asked for a decision may be absent.
+        Behaviors without an agent that asked for a decision may be left out.
 
         Raises:
             EnvironmentFaultError: the worker is gone.
         """
 
     def close(self) -> None:
-        """End all workers and wait for their end. May be called again."""
+        """Shut down all workers and wait for them to exit. May be called more than once."""
 
     def kill(self) -> None:
-        """End all workers at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """Kill all workers without waiting. Signal handlers call this, so it must be fast and take no lock."""
 
 
 class PlayerLogs(Protocol):
-    """Says where players write their logs."""
+    """Provides the paths of the players' logs."""
 
     def player_log(self, worker: int) -> Path | None:
-        """``Player-<worker>.log`` in some folder; None if nothing may be written."""
+        """Return the path of ``Player-<worker>.log`` in some folder, or None if no files may be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFolder:
-    """``PlayerLogs`` in a folder; None if nothing may be written."""
+    """``PlayerLogs`` in a fixed folder, which is None if no files may be written."""
 
     folder: Path | None
 

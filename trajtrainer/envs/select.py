@@ -1,4 +1,4 @@
-"""From ``--env`` to an environment: looks up the row of its scheme, which does everything else."""
+"""Turns ``--env`` into an environment: looks up the row of its scheme, which does the rest."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,30 +28,31 @@ def make_environment(
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` first imports the module that registers it. An ID with only
       a vectorized entry point becomes a vectorized environment.
-    - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
-      your own.
-    - ``python:MODULE:FACTORY``: whatever a function or class makes, see ``from_factory``.
+    - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or
+      your own module.
+    - ``python:MODULE:FACTORY``: the environment that a function or class makes; see ``from_factory``.
     - ``sim:NAME``: a built-in simulation.
-    - ``SCHEME:NAME``: what a row of ``ENVIRONMENTS`` makes.
-    - anything else, or nothing: a Unity player, or the Unity Editor.
+    - ``SCHEME:NAME``: an environment of any other row of ``ENVIRONMENTS``.
+    - anything else: a Unity player.
+    - nothing: the Unity Editor.
 
-    Python environments have ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
-    Three kinds of arguments are ours unless what makes the environment has a parameter of that name: ``behaviors``,
-    ``teams`` and ``groups`` sort the agents of PettingZoo environments (``pettingzoo_agents.AgentRule``),
-    ``smallest_picture`` distinguishes pictures from vectors, and ``max_items`` limits lists (``ObservationLayout``).
-    ``wrappers`` go around each copy.
+    Python environments run as ``num_envs`` copies in this process. Each copy is made with the ``key=value`` arguments
+    in ``env_args`` and wrapped in ``wrappers``. Some arguments are handled here, unless the function or class that
+    makes the environment has a parameter of the same name: ``behaviors``, ``teams`` and ``groups`` classify the agents
+    of PettingZoo environments (``pettingzoo_agents.AgentRule``), ``smallest_picture`` distinguishes pictures from
+    vectors, and ``max_items`` limits lists (``ObservationLayout``).
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         logs: where players write their logs.
-        ports_of_run: if this is one of several environments of the run; see ``connect_player``.
-        here: a built-in simulation may play in this process; see ``connect_player``.
+        ports_of_run: not 0 if this is one of several environments of the run; see ``ports.base_ports``.
+        here: a built-in simulation may run in this process; see ``connect_player``.
 
     Raises:
         SettingsError: there is no such environment, or a package that it needs is missing.
-        EnvironmentFaultError: it cannot be made.
-        UnsupportedError: its spaces cannot be translated.
-        PluginError: the package that has the scheme is broken.
+        EnvironmentFaultError: the environment cannot be made.
+        UnsupportedError: its spaces are not supported.
+        PluginError: the package that provides the scheme is broken.
     """
     path = settings.env_settings.env_path
     check(path or None)  # before any process is started
@@ -69,19 +70,19 @@ def make_with(
     ports_of_run: int = 0,
     here: bool = False,
 ) -> Environment:
-    """Make the environment that has this name in a row; otherwise like ``make_environment``, without the check."""
+    """Make the environment with this name from a given row, like ``make_environment`` but without its check."""
     if row.start is not None:
         return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here))
     if row.make is not None:
         return cast(Environment, resolve(row.make)(name, settings))
-    from trajtrainer.envs.python.factories import from_factory  # late: only Python environments need it
+    from trajtrainer.envs.python.factories import from_factory  # imported late: only Python environments need it
 
     factory = partial(resolve(cast(Reference, row.factory)), name)
     return from_factory(factory, settings, f"--env {settings.env_settings.env_path}")
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:
-    """Like ``make_environment``, but each of ``num_envs`` copies is a worker of its own.
+    """Make an environment like ``make_environment``, but with each of the ``num_envs`` copies as a separate worker.
 
     Raises:
         TrajtrainerError: see ``make_environment``.
@@ -102,9 +103,9 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
     """Make one copy of the environment that ``env_settings.env_path`` names, and film it.
 
     Raises:
-        SettingsError: it is an editor, or see ``make_environment``.
-        UnsupportedError: it does not render.
-        EnvironmentFaultError: it cannot be made.
+        SettingsError: the environment is an editor; see also ``make_environment``.
+        UnsupportedError: the environment does not render.
+        EnvironmentFaultError: the environment cannot be made.
     """
     env = evolve(settings.env_settings, num_envs=1)
     path = env.env_path
@@ -129,12 +130,12 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
 
 
 def check(env_path: str | None) -> None:
-    """Reject an ``--env`` that does not exist, as far as that shows without starting anything.
+    """Check that an ``--env`` exists, as far as possible without starting anything.
 
     Raises:
-        SettingsError: it names no environment.
+        SettingsError: ``env_path`` does not name an environment.
         LaunchError: there is no such build or simulation.
-        PluginError: the package that has the scheme is broken.
+        PluginError: the package that provides the scheme is broken.
     """
     scheme, row, name = _row(env_path)
     if row.check is not None and env_path is not None:
@@ -143,12 +144,12 @@ def check(env_path: str | None) -> None:
 
 
 def is_player(env_path: str) -> bool:
-    """Whether this is a program of its own, rather than an environment in this process."""
+    """Return whether the environment runs as a separate program rather than in this process."""
     return _row(env_path)[1].is_player
 
 
 def absolute(env_path: str) -> str:
-    """Make an ``--env`` independent of the current folder."""
+    """Make the path in an ``--env`` absolute, so that it does not depend on the current folder."""
     scheme, row, name = _row(env_path)
     if not row.is_path or not name or split_scheme(name)[0] is not None:
         return env_path
@@ -156,11 +157,11 @@ def absolute(env_path: str) -> str:
 
 
 def takes_argument(env_path: str, name: str) -> bool:
-    """Whether what makes an environment in this process may be called with an argument of this name.
+    """Return whether an environment in this process can be made with an argument of this name.
 
     Raises:
-        SettingsError: it names no environment.
-        PluginError: the package that has the scheme is broken.
+        SettingsError: ``env_path`` does not name an environment.
+        PluginError: the package that provides the scheme is broken.
     """
     scheme, row, rest = _row(env_path)
     with _blaming(scheme):
@@ -170,12 +171,12 @@ def takes_argument(env_path: str, name: str) -> bool:
 
 
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments as ``--env-args`` takes them.
+    """Convert arguments to the form that ``--env-args`` takes.
 
-    Environments in this process take ``key=value``, players take options of their command line.
+    Environments in this process take ``key=value`` pairs, and players take command-line options.
 
     Raises:
-        SettingsError: a name or a value that cannot be written as text.
+        SettingsError: a name or a value cannot be written as text.
     """
     row = _row(env_path)[1]
     write: Callable[..., Any] = user_code.to_options if row.is_player else user_code.to_keywords
@@ -183,7 +184,7 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
 
 
 def episode_limit(settings: EnvironmentSettings) -> int | None:
-    """Steps after which the environment truncates each episode, where that is known without making it."""
+    """Return the number of steps after which episodes are truncated, if known without making the environment."""
     scheme, row, name = _row(settings.env_path)
     if row.episode_limit is None:
         return None
@@ -193,11 +194,11 @@ def episode_limit(settings: EnvironmentSettings) -> int | None:
 
 
 def _row(env_path: str | None) -> tuple[str | None, EnvironmentScheme, str]:
-    """The scheme, None for Unity, its row, and the name.
+    """Return the scheme (None for Unity), its row, and the name.
 
     Raises:
         SettingsError: no name follows the scheme.
-        PluginError: the package that has the scheme is broken.
+        PluginError: the package that provides the scheme is broken.
     """
     scheme, name = split_scheme(env_path)
     if scheme is None:
@@ -209,5 +210,5 @@ def _row(env_path: str | None) -> tuple[str | None, EnvironmentScheme, str]:
 
 
 def _blaming(scheme: str | None) -> AbstractContextManager[None]:
-    """Name the package that has the scheme, if one has and its code fails."""
+    """Return a context manager that names the scheme's package in the error if its code fails."""
     return nullcontext() if scheme is None else ENVIRONMENTS.blaming(scheme)

@@ -1,8 +1,8 @@
-"""Step batches and actions as columns in shared memory, for both ends.
+"""Step batches and actions as columns in shared memory, for the writer and the reader.
 
-The memory begins with a header of int32 numbers: how many behaviors, then for each its index, N and T. The columns
-follow, each at a multiple of 64 bytes. Both ends announce the same behaviors in the same order, so the header says
-where everything is. The writer creates the memory, and larger memory when it needs it.
+The memory starts with a header of int32 numbers: the number of behaviors, then the index, N and T of each behavior. The
+columns follow, each aligned to 64 bytes. Both processes announce the same behaviors in the same order, so the header
+determines where each column is. The writer creates the memory and replaces it when it needs more.
 
 Shape legend: N agents, T terminal rows.
 """
@@ -25,20 +25,20 @@ _ALIGNMENT = 64
 _COUNT = struct.Struct("<i")
 _BEHAVIOR = struct.Struct("<iii")  # index, N, T
 _FIRST_BYTES = 32768
-# Batches are kept for this many headers: most messages have the counts of an earlier one.
+# Number of headers whose batches are cached. Most messages have the same counts as an earlier one.
 _MOST_KEPT = 64
 
 _FIELDS = tuple(field.name for field in fields(StepBatch) if field.name not in ("obs", "num_terminal"))
-_INTERRUPTED = "interrupted"  # the one column of T rows
+_INTERRUPTED = "interrupted"  # the only column with T rows
 
 Batch = TypeVar("Batch")
 
 
 class _SharedBatches(Generic[Batch]):
-    """Batches of the behaviors announced so far, read or written.
+    """Batches of the behaviors announced so far, for reading or writing.
 
     Attributes:
-        memory: None before the first message.
+        memory: the shared memory; None before the first message.
     """
 
     def __init__(self) -> None:
@@ -51,21 +51,21 @@ class _SharedBatches(Generic[Batch]):
         return behavior_id in self._indices
 
     def open(self, address: MemoryAddress) -> None:
-        """Read from new memory of the writer from now on."""
+        """Switch to the new memory that the writer has created."""
         self._use(SharedMemory.open(address))
 
     def unlink(self) -> None:
-        """Free the name of the writer's memory, once the reader has opened it."""
+        """Release the name of the memory. The writer calls this once the reader has opened the memory."""
         if self.memory is not None:
             self.memory.unlink()
 
     def clear(self) -> None:
-        """Drop all behaviors and close the memory, for another environment."""
+        """Drop all behaviors and close the memory, to prepare for another environment."""
         self._layouts, self._indices = [], {}
         self._use(None)
 
     def read(self) -> dict[str, Batch]:
-        """What was written last, as arrays over the memory: the next ``write`` changes them."""
+        """Return the batches written last. They are views of the memory, which the next ``write`` overwrites."""
         buffer = self._buffer
         (count,) = _COUNT.unpack(buffer[: _COUNT.size].tobytes())
         return dict(self._batches(buffer[: _COUNT.size + count * _BEHAVIOR.size].tobytes()))
@@ -86,7 +86,7 @@ class _SharedBatches(Generic[Batch]):
         self._layouts.append((behavior_id, entries))
 
     def _begin(self, counts: Mapping[str, tuple[int, int]]) -> tuple[dict[str, Batch], MemoryAddress | None]:
-        """Write the header; return the batches to fill, and the address of the memory if it is new."""
+        """Write the header. Return the batches to fill, and the address of the memory if it is new."""
         numbers = [len(counts)]
         for behavior_id, own in counts.items():
             numbers += (self._indices[behavior_id], *own)
@@ -106,7 +106,7 @@ class _SharedBatches(Generic[Batch]):
         return self._batches(header), address
 
     def _batches(self, header: bytes) -> dict[str, Batch]:
-        """Arrays over the memory, where a message with this header has its columns."""
+        """Return views of the memory at the columns of a message with this header."""
         batches = self._kept.get(header)
         if batches is not None:
             return batches
@@ -164,7 +164,7 @@ class SharedActions(_SharedBatches[ActionBatch]):
         )
 
     def write(self, actions: Mapping[str, ActionBatch]) -> MemoryAddress | None:
-        """Write what an environment needs, ``env_continuous`` and ``discrete``; see ``SharedSteps``."""
+        """Write the actions that an environment needs: ``env_continuous`` and ``discrete``. See ``SharedSteps``."""
         targets, address = self._begin({name: (len(batch), 0) for name, batch in actions.items()})
         for target, source in zip(targets.values(), actions.values(), strict=True):
             target.env_continuous[:] = source.env_continuous

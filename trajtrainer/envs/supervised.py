@@ -1,6 +1,7 @@
-"""Environments that may fail: each is restarted, within its quota, while the others continue.
+"""Environments that are restarted when they fail, within a quota, while the others continue.
 
-A single environment runs in this process, which saves a child and two hops per step. Several have a child each.
+A single environment runs in this process, which saves a child process and two messages per step. If there are several,
+each has its own child process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _supervisor(
         if isinstance(fault, LaunchError | PortInUseError):
             return not member.has_been_ready
         if isinstance(fault, PlayerTimeoutError) and member.phase is Phase.STARTING:
-            # Do not try ten more times for an Editor in which no one presses Play again, or a build that never came up.
+            # Do not retry ten times if nobody presses Play in the Editor again, or if the build has never come up.
             return not has_begun or settings.is_editor
         return False
 
@@ -61,12 +62,14 @@ def _supervisor(
 def supervise(
     connect: EnvironmentMaker, settings: RunSettings, *, ports_of_run: int
 ) -> SupervisedEnvironment | SupervisedChildren:
-    """The environments of a run that are programs: one in this process, several in a child each.
+    """Start the environments of a run whose workers are programs, and supervise them.
+
+    A single program is connected from this process, and several are connected from one child process each.
 
     Args:
         connect: starts the program of a worker and connects to it; takes a keyword ``busy_wait``.
-        settings: of the run.
-        ports_of_run: 0 for the training's only environment; see ``ports.base_ports``.
+        settings: settings of the run.
+        ports_of_run: 0 if this is the only environment of the run; see ``ports.base_ports``.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -74,19 +77,19 @@ def supervise(
     environment = settings.env_settings
     if environment.num_envs == 1:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
-        # A learning thread needs the core for itself, and so do several programs.
+        # Busy waiting would take the core from a learning thread or from other environments.
         busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
         return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
-    # The two messages of a start may each take timeout_wait.
+    # At startup, each of the first two messages may take up to timeout_wait.
     patience_s = 2 * environment.timeout_wait + _SLACK_S
     return SupervisedChildren(Children(environment.num_envs, connect), environment, patience_s)
 
 
 class _Alike:
-    """What all environments of a run must have in common, also after a restart.
+    """The properties that all environments of a run must share, even after a restart.
 
     Attributes:
-        image_order: of raw images; ``AUTO`` before the first environment has some.
+        image_order: order of raw images; ``AUTO`` until the first environment has found it.
     """
 
     def __init__(self) -> None:
@@ -105,7 +108,7 @@ class _Alike:
             if known != spec:
                 raise EnvironmentFaultError(
                     f"Environment {event.worker} announces the behavior {name!r} as {spec}, but it was "
-                    f"announced as {known} before. All environments of a run must have the same behaviors, also "
+                    f"announced as {known} before. All environments of a run must have the same behaviors, even "
                     "after a restart."
                 )
 
@@ -113,8 +116,8 @@ class _Alike:
 class SupervisedEnvironment:
     """An ``Environment`` of one worker in this process, which is restarted when it fails; see ``SupervisedChildren``.
 
-    The constructor makes the first environment itself, so that a signal can interrupt it. Later ones are made in a
-    thread, so that a run can end without waiting for a player that does not come up.
+    The constructor makes the first environment in the calling thread, so that a signal can interrupt it. Later ones are
+    made in a separate thread, so that a run can end without waiting for a player that does not come up.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -131,7 +134,7 @@ class SupervisedEnvironment:
         self._is_running = False
         self._environment: Environment | None = None
         self._starting: Future[Environment] | None = None
-        self._fault: EnvironmentFaultError | None = None  # of ``reset`` or ``send``; ``wait`` handles it
+        self._fault: EnvironmentFaultError | None = None  # raised by ``reset`` or ``send``, and handled by ``wait``
         try:
             while self._environment is None:
                 self._restart(None)
@@ -186,7 +189,7 @@ class SupervisedEnvironment:
             self._fault = fault
 
     def kill(self) -> None:
-        """Kill the player. One that is still starting has a guard that ends it after this process."""
+        """Kill the player. One that is still starting is killed by its guard when this process exits."""
         if self._environment is not None:
             self._environment.kill()
 
@@ -237,29 +240,30 @@ class SupervisedEnvironment:
     def _end_environment(self) -> None:
         if self._environment is not None:
             try:
-                self._environment.close()  # ``kill`` may interrupt it
+                self._environment.close()  # ``kill`` may interrupt this
             finally:
                 self._environment = None
 
 
 class SupervisedChildren:
-    """An ``Environment`` of several workers, each in a child of its own.
+    """An ``Environment`` of several workers, each in its own child process.
 
-    The constructor starts all of them and returns when the first is ready. The others join when they are ready.
+    The constructor starts all of them and returns once the first is ready. The others join when they are ready.
 
-    One that fails is restarted within the quotas of the settings, after a growing delay, and is reset with all
-    parameters; its next event has ``is_reset``. Beyond the quota ``wait`` raises the fault. Faults that no restart can
-    fix (a build that does not exist, another version of the wire, a port that is taken, a first player that never
-    connects) are raised at once.
+    A worker that fails is restarted within the quotas of the settings, after a growing delay, and reset with all
+    parameters; its next event has ``is_reset`` set. When the quota is used up, ``wait`` raises the fault. Faults that a
+    restart cannot fix (a build that does not exist, an incompatible API version, a port that is in use, a first player
+    that never connects) are raised immediately.
 
-    All read raw images in the order of the first that has some, or of ``raw_image_order``. One that has found another
-    order is restarted with this one before the collector sees any of it.
+    All workers read raw images in ``raw_image_order`` or, if that is not set, in the order that was found first.
+    A worker that finds a different order is restarted with the common one before the collector sees any of its
+    events.
 
     Args:
-        children: not started yet.
-        settings: quotas.
-        patience_s: how long a child may be silent when an event is due. Environments have limits of their own; this one
-            is for a child that hangs. The start of its process does not count.
+        children: the children, not started yet.
+        settings: settings with the restart quotas.
+        patience_s: seconds that a child may be silent when an event is due; None for no limit. Environments have their
+            own timeouts, so this one is for a child that hangs. It does not include the startup of the process.
 
     Raises:
         EnvironmentFaultError: the first environment cannot be started.
@@ -275,7 +279,7 @@ class SupervisedChildren:
         self._children = children
         self._clock = clock
         self._supervisor = _supervisor(len(children), settings, self._start, patience_s, clock)
-        # A reset while a worker is busy waits for its next event, which the collector does not see: it is ``unseen``.
+        # A reset of a busy worker waits for its next event, which goes to ``_unseen`` instead of to the collector.
         self._reset_is_due: set[int] = set()
         self._unseen: dict[int, EnvironmentEvent] = {}
         self._alike = _Alike()
@@ -309,7 +313,7 @@ class SupervisedChildren:
                 self._children[member.number].set_parameters(parameters)
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """Wait as ``Environment`` says. The arrays of an event are valid until it is answered."""
+        """Wait for events; see ``Environment``. The arrays of an event are valid until it is answered."""
         deadline_s = None if timeout_s is None else self._clock() + timeout_s
         while True:
             events = self._advance(None if deadline_s is None else deadline_s - self._clock())
@@ -332,7 +336,7 @@ class SupervisedChildren:
         self._reset_is_due.discard(number)
         self._unseen.pop(number, None)
         child = self._children[number]
-        is_new = child.process is None  # then it reports ``Running`` first
+        is_new = child.process is None  # a new process reports ``Running`` first
         child.start(self._alike.image_order)
         if not is_new:
             self._supervisor.heard(number)
@@ -343,11 +347,11 @@ class SupervisedChildren:
         self._children[number].reset()
 
     def _advance(self, timeout_s: float | None) -> list[EnvironmentEvent]:
-        """Start the environments that are due, wait until something happens, handle it."""
+        """Start the environments that are due, wait for reports, and handle them."""
         self._supervisor.start_due()
         reports = self._children.reports(self._supervisor.pause_s(timeout_s))
         events = [event for event in (self._handle(number, report) for number, report in reports) if event is not None]
-        # A child with something unread is not silent: so far only a log record was read.
+        # A child with an unread message is not silent: only a log record of it has been read so far.
         for number in self._supervisor.silent(lambda number: self._children[number].has_unread):
             self._children[number].bury(0.0)
             self._supervisor.failed(
@@ -371,8 +375,9 @@ class SupervisedChildren:
             return None
         if self._alike.has_another_order(report):
             _LOGGER.warning(
-                "The raw images of environment %d seem to have another order than those of the others. It is "
-                "restarted and read like the others, as %s. If that is wrong, set raw_image_order.",
+                "The raw images of environment %d seem to have a different order from those of the others. It is "
+                "restarted, and its images are read as %s like those of the others. If that is wrong, set "
+                "raw_image_order.",
                 number,
                 self._alike.image_order.value,
             )

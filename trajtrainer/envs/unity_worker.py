@@ -24,9 +24,9 @@ from trajtrainer.settings.run import RunSettings
 def make_unity_environment(
     settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
 ) -> SupervisedEnvironment | SupervisedChildren:
-    """Start the players that a run's settings ask for: one in this process, several each in a child.
+    """Start the players of a run. A single player is connected from this process, several from one child process each.
 
-    ``ports_of_run`` and ``here`` as in ``connect_player``.
+    See ``connect_player`` for ``ports_of_run`` and ``here``.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -58,12 +58,12 @@ def connect_player(
     here: bool = False,
     raw_image_order: RawImageOrder = RawImageOrder.AUTO,
 ) -> UnityWorker:
-    """Start the player of one worker, on its port or, if that is taken, on the next free one.
+    """Start the player of one worker on its port or, if that is in use, on the next free one.
 
-    ``ports_of_run`` as in ``ports.base_ports``. ``here``, a built-in simulation plays in this process where it can, as
-    two players and a trainer are too much for two cores.
-    ``run`` is for the training analytics; ``busy_wait`` as in ``Communicator``; ``side_channels`` are further ones;
-    ``raw_image_order`` is what other players of the run have shown, if they have.
+    With ``here``, a built-in simulation runs in this process if it can, because two players and a trainer are too much
+    for two cores. ``run`` is used for the training analytics, ``side_channels`` are additional channels, and
+    ``raw_image_order`` is the order that other players of the run have shown, if any. See ``ports.base_ports`` for
+    ``ports_of_run`` and ``Communicator`` for ``busy_wait``.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
@@ -72,7 +72,7 @@ def connect_player(
         settings = evolve(settings, raw_image_order=raw_image_order)
     connection = None
     if here and settings.env_path is not None and launcher.is_simulation(settings.env_path):
-        from trajtrainer.envs.sim.conversation import in_process_player  # late: a player has it in its own process
+        from trajtrainer.envs.sim.conversation import in_process_player  # imported late: rarely needed here
 
         arguments = launcher.player_arguments(
             0,
@@ -104,21 +104,21 @@ def connect_player(
 
 
 class UnityWorker:
-    """An ``Environment`` of one worker. The constructor returns when the player has connected.
+    """An ``Environment`` of one worker. The constructor returns once the player has connected.
 
     Args:
-        settings: which player; without ``env_path`` the Editor, at its own port.
-        engine: sent with the first reset.
-        seed: of the run; the player gets ``seed + worker``.
-        worker: its number; what it sends carries it.
-        log_folder: of the player's log.
-        side_channels: more channels, of the user's own.
-        analytics: reports the training to the player, if that announces the capability.
+        settings: selects the player; without ``env_path``, it is the Editor on its own port.
+        engine: engine settings, which are sent with the first reset.
+        seed: seed of the run; the player gets ``seed + worker``.
+        worker: number of the worker, which is part of its events and agent ids.
+        log_folder: folder for the player's log.
+        side_channels: additional side channels of the user.
+        analytics: reports the training to the player if the player announces that capability.
         busy_wait: see ``Communicator``.
         connection, show_output: see ``PlayerSession``.
 
     Raises:
-        EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
+        EnvironmentFaultError: the player cannot be started, never connects, or has an incompatible API version.
     """
 
     num_workers = 1
@@ -168,7 +168,7 @@ class UnityWorker:
         )
 
     def reset(self, parameters: Parameters) -> None:
-        """Reset the player; if it is at work, as soon as it sends its next message."""
+        """Reset the player or, if it is busy, reset it as soon as it sends its next message."""
         self.set_parameters(parameters)
         if self._session.owes_answer:
             self._session.start_reset()
@@ -176,10 +176,10 @@ class UnityWorker:
             self._reset_is_due = True
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``.
+        """Change parameters; see ``Environment``.
 
         Raises:
-            SettingsError: a name or number that cannot be sent.
+            SettingsError: a name or number cannot be sent.
         """
         for key, sampler in parameters.items():
             channels.queue_parameter(self._parameters, key, sampler)
@@ -202,10 +202,10 @@ class UnityWorker:
             self._session.start_reset()
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """See ``Environment``.
+        """Answer the last event; see ``Environment``.
 
         Raises:
-            ActionError: actions that do not fit the agents or the action space.
+            ActionError: the actions do not fit the agents or the action space.
         """
         if worker != self._worker:
             raise ValueError(f"There is no worker {worker}; the only one is {self._worker}.")

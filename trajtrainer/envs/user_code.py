@@ -1,4 +1,4 @@
-"""The user's Python code: found by name, called with what it accepts, and distinguished from ours in tracebacks."""
+"""Finds the user's Python code by name, calls it with the arguments it accepts, and recognizes it in tracebacks."""
 
 import importlib
 import inspect
@@ -19,7 +19,7 @@ import yaml
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.settings.environment import wrapper_words
 
-# As in the frames of code, with unresolved links.
+# Spelled as in stack frames, with symlinks unresolved.
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PATHS = sysconfig.get_paths()
 _STDLIB_FOLDERS = {_PATHS["stdlib"], _PATHS["platstdlib"], str(Path(os.__file__).parent)}
@@ -27,22 +27,22 @@ _PACKAGE_FOLDERS = {_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(
 _STDLIB, _PACKAGES = (
     tuple(f"{Path(folder)}{os.sep}" for folder in folders) for folders in (_STDLIB_FOLDERS, _PACKAGE_FOLDERS)
 )
-# Frames without a file that belong to Python, unlike "<stdin>" and a notebook's cells.
+# Frames of Python itself that have no file. Others, such as "<stdin>" and notebook cells, are the user's.
 _INTERNAL = ("<frozen ", "<__array_function__")
-# Libraries that we call with the environment's data. What they raise is their caller's fault.
+# Libraries that we call with the environment's data. Errors that they raise are the caller's fault.
 _NEUTRAL = ("numpy", "torch")
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 
 Factory = Callable[..., Any]
 
-# What Gymnasium asks for when its Atari preprocessing is used, as options of ours.
+# Words in the error messages of Gymnasium's Atari preprocessing -> our option that fixes the error.
 _HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
 def _owner(frame: FrameType) -> str:
-    """Whose code a frame runs: ``ours``, that of the ``user`` or of a ``package``, or that of ``nobody``.
+    """Return the owner of the code that a frame runs: ``ours``, ``user``, ``package`` or ``nobody``.
 
-    ``nobody`` stands for Python, and for libraries that are only called with the environment's data.
+    ``nobody`` means Python itself, or a library that is only called with the environment's data.
     """
     file = frame.f_code.co_filename
     if file.startswith(_OURS):
@@ -58,13 +58,14 @@ def _package_of(frame: FrameType) -> str:
 
 
 def _user_place(places: Iterable[tuple[FrameType, int]]) -> str:
-    """The innermost place in the user's code as "file:line, in function".
+    """Return the innermost place in the user's code as "file:line, in function".
 
     Args:
         places: frames and line numbers, the innermost first.
 
     Returns:
-        A place in an installed package where the user has no frame of their own. Empty if there is none either.
+        The place. If no frame is the user's, it is in an installed package; if there is no such frame either, it is
+        an empty string.
     """
     innermost: dict[str, str] = {}
     for frame, line in places:
@@ -73,26 +74,26 @@ def _user_place(places: Iterable[tuple[FrameType, int]]) -> str:
 
 
 def place_of_error(error: BaseException) -> str:
-    """The innermost place in the user's code that an exception came through, or an empty text."""
+    """Return the innermost place in the user's code that an exception passed through, or an empty string."""
     return _user_place(reversed(list(walk_tb(error.__traceback__))))
 
 
 def place_of_thread(thread: int) -> str:
-    """Where in the user's code a thread is, by its identifier, or an empty text."""
+    """Return the place in the user's code where a thread (given by its identifier) is, or an empty string."""
     frame = sys._current_frames().get(thread)
     return "" if frame is None else _user_place(walk_stack(frame))
 
 
 def is_debugged(thread: int) -> bool:
-    """Whether a thread waits at the prompt of a debugger."""
+    """Return whether a thread is waiting at a debugger prompt."""
     frame = sys._current_frames().get(thread)
     return frame is not None and any(_package_of(each) in _DEBUGGERS for each, _ in walk_stack(frame))
 
 
 def is_our_bug(error: BaseException) -> bool:
-    """Whether an exception was raised by our code, or by what our code called with wrong values.
+    """Return whether an exception was raised by our code, or by a library that our code called with wrong values.
 
-    The frame that caught it is ignored: it only calls the user's code.
+    The frame that caught the exception is ignored, because it only calls the user's code.
     """
     if isinstance(error, SyntaxError):
         return False
@@ -123,23 +124,23 @@ def blame(what: str, error: BaseException) -> EnvironmentFaultError:
 
 
 def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args") -> dict[str, Any]:
-    """Parse ``--env-args key=value ...``, or those of another option, as keyword arguments.
+    """Parse the words of ``--env-args key=value ...`` or of another option as keyword arguments.
 
-    The values are read as JSON or YAML: numbers, true, [1, 2], text.
+    Values are parsed as JSON or YAML: numbers, true, [1, 2], text.
 
     >>> keyword_arguments(["gravity=9.8", "continuous=true", "name=moon"])
     {'gravity': 9.8, 'continuous': True, 'name': 'moon'}
 
     Raises:
-        SettingsError: something other than ``key=value``.
+        SettingsError: a word is not ``key=value``, or its value is not valid YAML.
     """
     arguments: dict[str, Any] = {}
     for text in env_args or ():
         key, equals, value = text.removeprefix("--").partition("=")
         if not equals or not key.isidentifier():
             raise SettingsError(
-                f"{option} has {text!r}. For Python environments each must be key=value, an argument of the "
-                "environment's constructor."
+                f"{option} has {text!r}. For Python environments, each word must be key=value, where key is an "
+                "argument of the environment's constructor."
             )
         try:
             arguments[key] = json.loads(value)  # first, because YAML reads 1e-3 as text
@@ -152,10 +153,10 @@ def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args"
 
 
 def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
-    """Write keyword arguments as text that ``keyword_arguments`` reads.
+    """Convert keyword arguments to text that ``keyword_arguments`` can parse.
 
     Raises:
-        SettingsError: a value that cannot be written as text.
+        SettingsError: a value cannot be written as text.
     """
     try:
         return [f"{key}={json.dumps(value, default=_plain)}" for key, value in arguments.items()]
@@ -167,13 +168,13 @@ def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def to_options(arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments as options of a player's command line; True is an option without a value.
+    """Convert arguments to command-line options of a player. True becomes an option without a value.
 
     >>> to_options({"agents": 2, "-batchmode": True, "png": False, "map": None})
     ['--agents', '2', '-batchmode']
 
     Raises:
-        SettingsError: a name that is not text, or a value that is neither text nor a number.
+        SettingsError: a name is not text, or a value is neither text nor a number.
     """
     options = []
     for name, value in arguments.items():
@@ -192,7 +193,7 @@ def to_options(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a numpy value into a Python one."""
+    """Convert a numpy value to a Python value."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is not a number, text, list or mapping")
@@ -202,12 +203,12 @@ def import_first(names: Sequence[str], what: str) -> ModuleType:
     """Import the first module that exists. The current folder is searched too, as with ``python -m``.
 
     Args:
-        names: candidates, the most probable first.
+        names: candidates, the most likely first.
         what: the option, for messages.
 
     Raises:
-        SettingsError: none exists, or the one that does needs a package that is not installed.
-        EnvironmentFaultError: its code fails.
+        SettingsError: no module exists, or the one that exists needs a package that is not installed.
+        EnvironmentFaultError: the code of the module fails.
     """
     for name in names:
         module = _import(name, what)
@@ -224,7 +225,7 @@ def import_first(names: Sequence[str], what: str) -> ModuleType:
 
 
 def _import(name: str, what: str) -> ModuleType | None:
-    """Import a module; None if it does not exist."""
+    """Import a module. Return None if it does not exist."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -237,16 +238,16 @@ def _import(name: str, what: str) -> ModuleType | None:
 
 
 def find_factory(target: str, what: str) -> Factory:
-    """The callable named ``package.module:path``. Errors as ``import_first`` and ``factory_of``."""
+    """Return the callable named ``package.module:path``. Raises what ``import_first`` and ``factory_of`` raise."""
     module, _, path = target.partition(":")
     return factory_of(import_first([module], what), path, what)
 
 
 def factory_of(module: ModuleType, path: str, what: str) -> Factory:
-    """The callable at a dotted path within a module.
+    """Return the callable at a dotted path within a module.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: there is no such callable.
     """
     found: Any = module
     for name in path.split("."):
@@ -260,17 +261,18 @@ def factory_of(module: ModuleType, path: str, what: str) -> Factory:
 
 
 def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapping[str, Callable[[], Any]]) -> Any:
-    """Call a factory.
+    """Call a factory with the user's arguments, and with any of our own arguments that it accepts.
 
     Args:
         factory: makes the environment.
         what: the factory, for messages.
-        arguments: keyword arguments of the user.
-        offers: parameter name -> value, for parameters that the factory has under these names and the user did not set.
+        arguments: keyword arguments from the user.
+        offers: parameter name -> function that returns our value. It is passed if the factory has a parameter of this
+            name and the user did not set it.
 
     Raises:
         SettingsError: the factory does not take the user's arguments.
-        EnvironmentFaultError: it fails.
+        EnvironmentFaultError: the factory fails.
     """
     accepted = {name: offer() for name, offer in offers.items() if name in named_parameters(factory)}
     try:
@@ -283,20 +285,20 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
 
 
 def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
-    """The parameters that can be given by name."""
+    """Return the parameters that can be passed by keyword."""
     try:
         found = inspect.signature(factory).parameters
-    except (ValueError, TypeError):  # written in C
+    except (ValueError, TypeError):  # a callable written in C
         return {}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: parameter for name, parameter in found.items() if parameter.kind in named}
 
 
 def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], how: str) -> None:
-    """Check that a factory takes these arguments, as far as its signature shows. ``how`` says how to pass them.
+    """Check that the signature of a factory accepts these arguments. For messages, ``how`` says how to pass them.
 
     Raises:
-        SettingsError: it does not.
+        SettingsError: the signature does not accept them.
     """
     try:
         signature = inspect.signature(factory)
@@ -312,17 +314,17 @@ def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], h
 
 
 def wrap(env: Any, wrappers: Sequence[str] | None, bases: tuple[type, ...]) -> Any:
-    """Wrap an environment; the first wrapper is the innermost.
+    """Wrap an environment. The first wrapper is the innermost.
 
     Args:
         env: the environment.
-        wrappers: each as ``package.module:Wrapper key=value ...``: a class or a function that is called with the
-            environment and the arguments.
-        bases: what an environment of this kind is an instance of, wrapped or not.
+        wrappers: each as ``package.module:Wrapper key=value ...``, which names a class or function that is called with
+            the environment and the arguments.
+        bases: base classes of such environments, wrapped or not.
 
     Raises:
         SettingsError: a wrapper does not exist, is not a wrapper, or refuses its arguments or the environment.
-        EnvironmentFaultError: the code of its module fails.
+        EnvironmentFaultError: the code of a wrapper's module fails.
     """
     try:
         for text in wrappers or ():
@@ -341,7 +343,7 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
     if isinstance(wrapper, type) and not issubclass(wrapper, bases):
         raise SettingsError(f"{what} is not a wrapper of such environments. Expected {expected}.")
     arguments = keyword_arguments(words, what)
-    check_signature(partial(wrapper, env), what, arguments, f"behind it: --wrapper {target} key=value")
+    check_signature(partial(wrapper, env), what, arguments, f"after its name: --wrapper {target} key=value")
     try:
         wrapped = wrapper(env, **arguments)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Turns an environment's messages into rows and finished trajectories, for all agents of a message at once.
+"""Converts an environment's messages to rows and finished trajectories, for all agents in a message at once.
 
-Shape legend: N agents of a step batch, T terminal rows of it, S trajectories, H memory size.
+Shape legend: N agents in a step batch, T terminal rows in a step batch, S trajectories, H memory size.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trajtrainer.experience.roster import NO_SLOT, NONE_ENDED, Ended, Groups, Hi
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.trajectory import TrajectoryBatch
 
-# How many agents of a worker and team keep their rows, silent or not: as many as have full trajectories in that many
-# bytes (within bounds), or that many times the agents of one message, whichever is more.
+# The maximum number of agents per worker and team that keep their rows: the number whose full trajectories fit into
+# ``_KEPT_BYTES`` (within bounds), or ``_KEPT_PER_NAMED`` times the agents in one message, whichever is greater.
 _KEPT_BYTES = 1 << 30
 _FEWEST_KEPT, _MOST_KEPT = 1_000, 10_000
 _KEPT_PER_NAMED = 4
@@ -31,11 +31,13 @@ class Recorded:
     """The outcome of recording one step batch.
 
     Attributes:
-        rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the others mean nothing to
-            the caller.
-        trajectories: those that this message finished, or None.
-        episode_lengths: steps minus one of each episode that this message ended, which is how ML-Agents counts.
-        num_given_up: agents that seem to have vanished without a last record, and whose rows were released.
+        rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the caller must not use
+            the others.
+        trajectories: the trajectories that were finished by this message; None if there are none.
+        episode_lengths: the length of each episode that ended with this message, counted as in ML-Agents: the number of
+            steps minus one.
+        num_given_up: the number of agents that seem to have vanished without a terminal record, and whose rows were
+            released.
     """
 
     rows: LongArray
@@ -46,7 +48,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class _Finished:
-    """The trajectories that one message finishes, one entry each, and the slots of the agents whose episodes ended."""
+    """The trajectories finished by one message, and the slots of the agents whose episodes ended."""
 
     rows: list[IntArray] = field(default_factory=list)
     bootstrap: list[int] = field(default_factory=list)
@@ -57,12 +59,12 @@ class _Finished:
     all_done: BoolArray | None = None
 
     def ended(self) -> Ended:
-        """The agents whose episodes ended; called before trajectories are cut at the horizon."""
+        """Return the agents whose episodes ended. Call this before trajectories are cut at the horizon."""
         interrupted = ~np.array(self.terminated, np.bool_)
         return Ended(np.array(self.ended_slots, np.int64), np.array(self.bootstrap, np.int64), interrupted)
 
     def batch(self) -> TrajectoryBatch | None:
-        """All of them; ended episodes come first."""
+        """Return all finished trajectories, with ended episodes first; None if there are none."""
         if not self.agent:
             return None
         num_ended, num_cut = len(self.ended_slots), len(self.agent) - len(self.ended_slots)
@@ -78,23 +80,24 @@ class _Finished:
 
 
 class AgentProcessor:
-    """Writes step batches into the pool, and cuts each agent's steps into trajectories.
+    """Writes step batches into the pool, and splits each agent's steps into trajectories.
 
-    A step is complete when the agent's next record arrives, because that record has its reward and whether the episode
-    ended. A trajectory is finished by the end of the episode, or when it has ``time_horizon`` steps. The recurrent
-    memory continues across such a cut and is cleared at the end of an episode. Agents may appear, vanish and skip
-    messages at any time (docs/explanation/mlagents-behavior.md#trajectories).
+    A step is complete when the agent's next record arrives, because this record contains the step's reward and whether
+    the episode ended. A trajectory is finished at the end of the episode, or when it has ``time_horizon`` steps. The
+    recurrent memory is kept when a trajectory is cut at the horizon, and cleared at the end of an episode. Agents may
+    appear, vanish and skip messages at any time (docs/explanation/mlagents-behavior.md#trajectories).
 
-    - Terminal records are processed before decision requests, so an id may end its episode and begin the next in one
-      message. A terminal record of an agent that has not decided since its last one is ignored, so the first of several
-      in a message counts.
-    - Finished trajectories are in message order, ended episodes first, then horizon cuts.
-    - The whole id distinguishes agents, including the worker in its upper half. A batch has agents of one worker only.
-    - An agent that is destroyed without a terminal record keeps its rows, because it may come back. They are released
-      by ``drop``, or when there are many more agents than messages name: then those that have been silent the longest
-      are given up. An agent that does come back later begins a new episode.
+    - Terminal records are processed before decision requests, so an agent may end an episode and start the next one in
+      the same message. A terminal record is ignored if the agent has made no decision since its last terminal record,
+      so only the first of several terminal records in a message counts.
+    - Finished trajectories are in message order: first ended episodes, then horizon cuts.
+    - Agents are identified by their full id, whose upper half is the worker. All agents in a batch have the same
+      worker.
+    - An agent that is destroyed without a terminal record keeps its rows, because it may come back. The rows are
+      released by ``drop``, or when there are many more agents than messages contain: then the agents that have been
+      silent the longest are given up. If such an agent does come back, it starts a new episode.
 
-    The teams of one behavior share a processor.
+    All teams of a behavior share a processor.
 
     Raises:
         ValueError: ``time_horizon`` is less than 1.
@@ -118,12 +121,12 @@ class AgentProcessor:
         self._slot_of_row = np.zeros(0, np.int64)
 
     def record(self, batch: StepBatch, team: int = 0) -> Recorded:
-        """Record one message of a team: new rows for all its agents, completed steps, finished trajectories.
+        """Record one message of a team: write a row per agent, complete earlier steps, and finish trajectories.
 
-        The caller owns the trajectories from then on (``trajectory.release``).
+        Afterwards the caller owns the trajectories (``trajectory.release``).
 
         Raises:
-            InvalidDataError: an agent asks for two decisions in one message. Nothing is recorded then.
+            InvalidDataError: an agent requests two decisions in one message. In this case, nothing is recorded.
         """
         if not len(batch):
             return Recorded(np.zeros(0, np.int64), None)
@@ -134,8 +137,8 @@ class AgentProcessor:
         same = roster.same(deciding)
         slots = self._slots_of(roster, deciding) if same is None else same
         rows = self._write(batch)
-        # Complete the steps before these decisions; new agents have none. Terminal records come later because they have
-        # to overwrite this in the last step of an agent whose episode ends in the same message.
+        # Complete the steps before these decisions; new agents have no such steps. Terminal records follow later,
+        # because they must overwrite these values in the last step of an agent whose episode ends in the same message.
         known: LongArray = slots
         records: Any = slice(num, None)
         if same is None:
@@ -151,7 +154,7 @@ class AgentProcessor:
             all_done = self._groups.record(roster, batch, slots, rows[num:], ended, as_before=same is not None)
         full = histories.full(slots)
         if full is not None:
-            # Cut these trajectories at the horizon. Their new rows are the bootstraps, and thus have two owners.
+            # Cut these trajectories at the horizon. Their new rows are also bootstraps, so they get a second owner.
             finished = finished or _Finished()
             cut, bootstrap = slots[full], rows[num:][full]
             finished.rows += map(histories.rows_of, cut.tolist())
@@ -162,12 +165,12 @@ class AgentProcessor:
             pool.retain(bootstrap)
         if finished:
             finished.all_done = all_done
-        # Before the next steps begin: the finished rows are views of the histories until then.
+        # Copy the finished rows before new steps are added, because they are views of the histories.
         trajectories = finished.batch() if finished else None
         self._begin(slots, rows[num:])
         num_given_up = 0
         if same is None:
-            # All agents that the messages since the last ``remember`` named were there until the message before this.
+            # All messages since the last ``remember``, up to the previous one, contained the same agents.
             histories.seen[roster.last_slots] = self._clock - 1
             histories.seen[slots] = self._clock
             roster.remember(deciding, slots)
@@ -175,19 +178,19 @@ class AgentProcessor:
         if not finished:
             return Recorded(rows, trajectories, [], num_given_up)
         for agent, slot in zip(finished.agent, finished.ended_slots, strict=False):  # ended episodes come first
-            if histories.count[slot] == 0:  # it did not begin another episode in the same message
+            if histories.count[slot] == 0:  # no new episode was started in the same message
                 roster.remove(agent)
                 histories.release_slot(slot)
         return Recorded(rows, trajectories, finished.episode_lengths, num_given_up)
 
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
-        """Write the policy's decisions for rows of ``record``.
+        """Write the policy's decisions for rows from ``record``.
 
-        The rows may belong to several workers. Their agents must not have been dropped in between.
+        The rows may be from several workers. Their agents must not have been dropped since.
 
         Args:
-            rows: i64 [N], decision rows, each exactly once.
-            actions: of these agents, in the same order.
+            rows: i64 [N], distinct decision rows.
+            actions: actions of these agents, in the same order.
         """
         columns = self._pool.columns
         for name in self._decided:
@@ -196,17 +199,17 @@ class AgentProcessor:
             self._histories.memory[self._slot_of_row[rows]] = actions.memory
 
     def memory_of(self, rows: LongArray) -> FloatArray:
-        """Recurrent memories for decision rows of ``record``, f32 [N, H]."""
+        """Return the recurrent memories for decision rows from ``record``, f32 [N, H]."""
         memory: FloatArray = self._pool["memory"][rows]
         return memory
 
     def playing_groups(self, worker: int, team: int, rows: LongArray) -> IntArray:
-        """Groups of all agents whose episode began before the last message and continues, i32 [any].
+        """Return the groups of all agents whose current episode began before the last message, i32 [any].
 
         Args:
-            worker: of the agents.
-            team: of the agents.
-            rows: of that message.
+            worker: the agents' worker.
+            team: the agents' team.
+            rows: the rows of the last message.
         """
         histories = self._histories
         roster = self._rosters.get((worker, team))
@@ -218,12 +221,12 @@ class AgentProcessor:
         return groups
 
     def drop(self, worker: int | None = None) -> None:
-        """Drop the unfinished trajectories of one worker, or of all (None), after a reset or restart."""
+        """Drop the unfinished trajectories of one worker, or of all workers (None), after a reset or restart."""
         for key in [key for key in self._rosters if worker is None or key[0] == worker]:
             self._abandon(np.array(self._rosters.pop(key).slots, np.int64))
 
     def _give_up_silent(self, roster: Roster) -> int:
-        """Release the rows of the longest silent agents if there are too many agents; return how many were given up."""
+        """If there are too many agents, give up those silent for the longest time. Return the number given up."""
         most = max(self._most_silent, _KEPT_PER_NAMED * roster.most_named)
         if len(roster) <= most:
             return 0
@@ -234,7 +237,7 @@ class AgentProcessor:
         return len(silent)
 
     def _abandon(self, slots: LongArray) -> None:
-        """Release rows and slots of agents that are no longer in a roster."""
+        """Release the rows and slots of agents that are no longer in a roster."""
         histories = self._histories
         if len(slots):
             self._pool.release(np.concatenate([histories.rows_of(slot) for slot in slots.tolist()]))
@@ -243,7 +246,7 @@ class AgentProcessor:
             histories.release_slot(slot)
 
     def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
-        """The slots of the agents that decide. Agents that are not in the roster get new ones."""
+        """Return the slots of the deciding agents. Agents that are not in the roster get new slots."""
         agents = ids.tolist()
         if len(set(agents)) < len(agents):
             twice = next(agent for agent in agents if agents.count(agent) > 1)
@@ -271,10 +274,10 @@ class AgentProcessor:
         return rows
 
     def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
-        """Process the terminal records, and release those of their rows that end no trajectory."""
+        """Process the terminal records, and release their rows if they do not end a trajectory."""
         pool, histories, finished = self._pool, self._histories, _Finished()
         agents = batch.agent[: batch.num_terminal].tolist()
-        # A message has so few that calls of numpy would take longer.
+        # A loop is faster than numpy here, because a message has only a few terminal records.
         for record, slot in enumerate(roster.find(agents)):
             if slot == NO_SLOT or histories.count[slot] == 0:
                 continue
@@ -297,11 +300,11 @@ class AgentProcessor:
         return finished
 
     def _begin(self, slots: LongArray, rows: LongArray) -> None:
-        """Begin the steps of these decisions."""
+        """Start the steps of these decisions."""
         self._histories.append(slots, rows)
         if self._memory_size:
             self._pool["memory"][rows] = self._histories.memory[slots]
-            # ``acted`` knows only rows, so it needs the slot of each.
+            # ``acted`` gets only rows, so it has to look up their slots.
             missing = self._pool.capacity - len(self._slot_of_row)
             if missing > 0:
                 self._slot_of_row = np.concatenate([self._slot_of_row, np.zeros(missing, np.int64)])
@@ -311,17 +314,17 @@ class AgentProcessor:
 def match_results(
     pool: RowPool, processor: AgentProcessor, recorded: Recorded, team: int, *, per_match: bool = False
 ) -> list[float]:
-    """Results of the episodes that ended for good with a message, together with the episodes of the whole group.
+    """Return the results of episodes that terminated with a message and whose group has no other agent still playing.
 
     Args:
-        pool: has the rows.
-        processor: recorded the message.
-        recorded: what came of its last message: S trajectories, or none.
-        team: of the message.
-        per_match: one result per group, by the sum of rewards, instead of one per agent.
+        pool: the pool that contains the rows.
+        processor: the processor that recorded the message.
+        recorded: the outcome of recording the processor's last message.
+        team: the message's team.
+        per_match: return one result per group, from the sum of its agents' rewards, instead of one per agent.
 
     Returns:
-        1 for a win (the last reward, including the group's, is positive), 0 for a loss, 0.5 for a draw.
+        1 for a win (the last reward, including the group reward, is positive), 0 for a loss, 0.5 for a draw.
     """
     trajectories = recorded.trajectories
     if trajectories is None or not trajectories.terminated.any():

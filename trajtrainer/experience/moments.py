@@ -1,6 +1,6 @@
-"""Which rows of a pool were in the same group at the same moment.
+"""Keeps track of which rows of a pool were in the same group at the same moment.
 
-Shape legend: R rows of a pool, n entries, G groups of a message, K moments, W places of a moment, U some moments.
+Shape legend: R rows of a pool, n entries, G groups in a message, K moments, W places per moment, U selected moments.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from trajtrainer.core.steps import BoolArray, IntArray, LongArray
 
 _FIRST_MOMENTS = 64
 _NONE = np.zeros(0, np.int64)
-# ``ufunc.at`` is a hundred times slower if the value is of another type than the array.
+# ``ufunc.at`` is a hundred times slower if the value and the array have different dtypes.
 _ONE = np.int32(1)
 
 
 class Arrangement(NamedTuple):
-    """Entries by their groups. Entries without a group have no place.
+    """Entries arranged by group. Entries without a group have no place.
 
     Attributes:
-        present: i64 [n], the entries that have a group.
-        which: i64 [n], number of the group of each of these.
-        rank: i64 [n], place of each in its group.
-        sizes: i64 [G], entries of each group.
+        present: i64 [n], the indices of the entries that have a group.
+        which: i64 [n], the group of each of these entries, numbered from 0.
+        rank: i64 [n], the place of each of these entries in its group.
+        sizes: i64 [G], the number of entries in each group.
         width: the largest size.
         is_whole: whether all entries have a group.
     """
@@ -56,12 +56,12 @@ def arrange(group: IntArray) -> Arrangement:
 
 
 class Members(NamedTuple):
-    """The groups of some rows at their moments.
+    """The groups of the given rows at their moments.
 
     Attributes:
-        table: i32 [U, W], rows of the members of each moment, padded with -1.
-        which: i64 [n], the moment of each row; -1 for none.
-        rank: i32 [n], its place among the members; their number if it is not one of them.
+        table: i32 [U, W], the members' rows at each moment, padded with -1.
+        which: i64 [n], the index in ``table`` of each row's moment; -1 if the row has no moment.
+        rank: i32 [n], the place of each row among the members; the number of members if the row is not a member.
     """
 
     table: IntArray
@@ -69,13 +69,13 @@ class Members(NamedTuple):
     rank: IntArray
 
     def mates(self, table: IntArray) -> IntArray:
-        """The groupmates of each row, i32 [n, W - 1], padded with -1.
+        """Return the groupmates of each row, i32 [n, W - 1], padded with -1.
 
         Args:
-            table: i32 [U, W], ``self.table``, with any numbers in place of its rows.
+            table: i32 [U, W], ``self.table`` or a table with other numbers in place of its rows.
         """
         width = table.shape[1]
-        # Column by column, which is several times faster than row by row.
+        # Work column by column, which is several times faster than row by row.
         members = np.full((width, len(table) + 1), -1, np.int32)
         members[:, :-1] = table.T
         found = members.take(self.which, axis=1)
@@ -84,24 +84,24 @@ class Members(NamedTuple):
 
 
 class GroupMoments:
-    """The members of groups at the moments at which rows were observed.
+    """The members of groups at the moments when rows were observed.
 
-    A moment is one group in one message: the rows of all members that were present. The members' trajectories end and
-    are drained at different times, so a moment keeps these rows from being reused for as long as there is a reference
-    to any row that was observed at it (a user). A row is a user of one moment at most, but may be a member of several,
-    if its agent decides less often than others.
+    A moment is a group in a message: the rows of all its members that were present. A row that was observed at a moment
+    is called a user of the moment. The members' trajectories end and are drained at different times, so a moment keeps
+    its members' rows from being reused as long as any of its users has a reference. A row is a user of at most one
+    moment, but can be a member of several moments if its agent decides less often than others.
 
-    Not thread-safe: the pool's lock is held for everything but ``members``.
+    This class is not thread-safe: callers must hold the pool's lock for all methods except ``members``.
     """
 
     def __init__(self) -> None:
         self._of_row = np.zeros(0, np.int32)
         self._rank = np.zeros(0, np.int32)
-        # How many moments keep each row, and scratch space for ``release``.
+        # The number of moments that keep each row, and scratch space for ``release``.
         self._keeps = np.zeros(0, np.int32)
         self._note = np.zeros(0, np.int64)
         self._members = np.zeros((0, 1), np.int32)
-        # References to the rows that were observed at each moment; -1 for a moment that is not open.
+        # The number of references to the users of each moment; -1 for a moment that is not open.
         self._uses = np.zeros(0, np.int32)
         self._free = np.zeros(0, np.int64)
         self._num_free = 0
@@ -114,17 +114,17 @@ class GroupMoments:
         self._note = _longer(self._note, capacity, 0)
 
     def clear(self, rows: LongArray) -> None:
-        """Detach rows that are free from their moments."""
+        """Detach free rows from their moments."""
         self._of_row[rows] = -1
 
     def open(self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None) -> None:
         """Open a moment for every group in a message.
 
         Args:
-            rows: of all entries, distinct. Those that were observed now come first, ascending.
-            arrangement: of these entries.
-            num_users: how many entries were observed now and are users of their moment, with one reference each; None
-                for all. Groups without users get no moment.
+            rows: distinct rows of all entries. The rows observed with this message come first, in ascending order.
+            arrangement: the arrangement of these entries by group.
+            num_users: the number of entries that were observed with this message, and are thus users of their moment,
+                with one reference each; None if all were. Groups without users get no moment.
         """
         _, which, rank, sizes, width, is_whole = arrangement
         if not width:
@@ -152,11 +152,11 @@ class GroupMoments:
         self._rank[users] = rank
 
     def open_last(self, rows: LongArray, stays: BoolArray, others: LongArray) -> None:
-        """Open the moment of the last observations of some members of one group.
+        """Open a moment for the last observations of agents in one group.
 
         Args:
-            rows: of these observations, with one reference each.
-            stays: which of them are members of the moment themselves.
+            rows: rows of these observations, with one reference each.
+            stays: mask of the rows that are members of the moment themselves.
             others: rows of the other members.
         """
         (moment,) = self._reserve(1, len(rows) + len(others))
@@ -170,14 +170,14 @@ class GroupMoments:
         self._rank[staying] = np.arange(len(staying))
 
     def retain(self, rows: NDArray[Any]) -> None:
-        """Count one more reference to each of these rows."""
+        """Add a reference to each of these rows."""
         np.add.at(self._uses, self._moments_of(rows), _ONE)
 
     def release(self, rows: NDArray[Any]) -> LongArray:
-        """Count one reference less to each of these rows, and close moments without references.
+        """Remove a reference to each of these rows, and close moments without references.
 
         Returns:
-            The rows that no moment keeps anymore, distinct.
+            The distinct rows that are no longer kept by any moment.
         """
         moments = self._moments_of(rows)
         if not len(moments):
@@ -190,7 +190,7 @@ class GroupMoments:
         members = members[members >= 0].astype(np.intp)
         np.subtract.at(self._keeps, members, _ONE)
         self._give_back(ended)
-        # Without duplicates: of equal rows, the last one finds its own place in the note.
+        # Remove duplicates: of several equal rows, only the last one finds its own index in ``_note``.
         members = members[self._keeps[members] == 0]
         places = np.arange(len(members))
         self._note[members] = places
@@ -198,16 +198,16 @@ class GroupMoments:
         return distinct
 
     def kept(self, rows: NDArray[Any]) -> BoolArray:
-        """Which of these rows a moment keeps, as a mask."""
+        """Return a mask of the rows that are kept by a moment."""
         kept: BoolArray = self._keeps[rows] > 0
         return kept
 
     def members(self, rows: NDArray[Any]) -> Members:
-        """The groups of these rows at their moments.
+        """Return the groups of these rows at their moments.
 
-        For rows with a reference, this may run while another thread opens moments.
+        If the rows have references, this is safe while another thread opens moments.
         """
-        # Each array is read once, ``_members`` last, because the other thread replaces arrays when they grow.
+        # Each array is read only once, with ``_members`` last, because the other thread replaces arrays to grow them.
         of_row, rank = self._of_row.take(rows), self._rank.take(rows)
         members = self._members
         is_needed = np.zeros(len(members) + 1, np.bool_)
@@ -222,7 +222,7 @@ class GroupMoments:
         return moments[moments >= 0].astype(np.intp)
 
     def _reserve(self, count: int, width: int) -> LongArray:
-        """Numbers of ``count`` empty moments with at least ``width`` places, as a view."""
+        """Return the numbers of ``count`` empty moments with at least ``width`` places, as a view."""
         if width > self._members.shape[1]:
             wider = np.full((len(self._members), width), -1, np.int32)
             wider[:, : self._members.shape[1]] = self._members

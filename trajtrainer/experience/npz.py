@@ -1,4 +1,4 @@
-"""``.npz`` files of any origin, read without pickle and in no more memory than their arrays take; saved replays."""
+"""Reads untrusted ``.npz`` files without pickle and with bounded memory, and reads and writes saved replays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trajtrainer.core.filenames import open_regular
 from trajtrainer.experience.replay import Replay
 
 _SUFFIX = ".npy"
-# A compressed file can be a thousand times larger in memory. A file that is not compressed may be larger than this.
+# A compressed file can be a thousand times larger in memory. This limit does not apply to uncompressed files.
 MOST_BYTES = 1 << 34
 _BLOCK = 1 << 20
 
@@ -27,14 +27,14 @@ _FORMAT = 1
 
 
 class NpzError(ValueError):
-    """A file is not an ``.npz`` file, is damaged, or lacks an array."""
+    """Raised if a file is not an ``.npz`` file, is damaged, or lacks an array."""
 
 
 class NpzFile:
-    """An open file.
+    """An open ``.npz`` file.
 
     Attributes:
-        names: of its arrays.
+        names: the names of the arrays.
     """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -45,7 +45,7 @@ class NpzFile:
         """Read an array.
 
         Raises:
-            NpzError: it is missing or damaged.
+            NpzError: the array is missing or damaged, or too large for the memory.
         """
         if name not in self.names:
             raise NpzError(f"it has no {name}")
@@ -56,17 +56,17 @@ class NpzFile:
             raise
         except MemoryError as error:
             raise NpzError(f"there is not enough memory for {name}") from error
-        except Exception as error:  # zipfile, zlib and numpy raise anything for damaged bytes
+        except Exception as error:  # zipfile, zlib and numpy can raise any exception for damaged data
             raise NpzError(f"{name} cannot be read ({explain(error)})") from error
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[NpzFile]:
-    """Open a file.
+    """Open an ``.npz`` file.
 
     Raises:
-        OSError: it cannot be opened.
-        NpzError: it is not an ``.npz`` file, or it unpacks to more than ``MOST_BYTES``.
+        OSError: the file cannot be opened.
+        NpzError: the file is not an ``.npz`` file, or it unpacks to more than ``MOST_BYTES``.
     """
     with open_regular(path) as file:
         try:
@@ -81,24 +81,24 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
 
 
 def explain(error: BaseException) -> str:
-    """The first line of a library's message, or the type of the error if there is no message."""
+    """Return the first line of an error's message, or the type of the error if there is no message."""
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
 def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
     version = np.lib.format.read_magic(file)
-    if version != (1, 0):  # others have headers of up to 4 GB, and only arrays of records need those
+    if version != (1, 0):  # other versions allow headers of up to 4 GB, and only structured arrays need them
         raise NpzError(f"{name} is in version {version[0]}.{version[1]} of the format, expected 1.0")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.hasobject:
         raise NpzError(f"{name} has Python objects (pickle), which are not read because they could run any program")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
-        raise NpzError(f"{name} has {size} bytes, but its header names the shape {shape} of {dtype}")
+        raise NpzError(f"{name} has {size} bytes, but its header says shape {shape} and dtype {dtype}")
     flat = np.empty(math.prod(shape), dtype)
     data = flat.view(np.uint8) if flat.nbytes else np.zeros(0, np.uint8)
     done = 0
-    while piece := file.read(_BLOCK):  # to the very end, where zipfile compares the checksum
+    while piece := file.read(_BLOCK):  # read to the end, where zipfile verifies the checksum
         data[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
         done += len(piece)
     if done < len(data):
@@ -108,13 +108,13 @@ def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
 
 
 def write_replay(replay: Replay, path: Path) -> None:
-    """Write all sequences that can be sampled, uncompressed.
+    """Write all sequences that can be sampled to an uncompressed file.
 
-    The file is written piece by piece from the ring's memory, so saving takes no copy of it. The archive's checksums
-    reveal damage.
+    The file is written piece by piece from the ring's memory, so no copy is needed. Damage is detected by the archive's
+    checksums.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the file could not be written.
     """
     columns = {"format": [np.array([_FORMAT], np.int64)], **replay.saved_columns()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -129,20 +129,20 @@ def write_replay(replay: Replay, path: Path) -> None:
 
 
 def read_replay(replay: Replay, path: Path) -> None:
-    """Fill an empty replay. If it is smaller than the file, it gets the newest experience.
+    """Fill an empty replay from a file. If the file does not fit, only the newest experience is loaded.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of other observations, actions or memories. The replay stays
-            empty.
+        CheckpointError: the file is missing or damaged, or has other observations, actions or memory sizes. The replay
+            stays empty.
     """
     _read_saved(path, replay.fill)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Read some columns of a saved replay by name.
+    """Read the given columns of a saved replay.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or lacks one of them.
+        CheckpointError: the file is missing or damaged, or lacks one of the columns.
     """
     found: dict[str, NDArray[Any]] = {}
     _read_saved(path, lambda column_of: found.update((name, column_of(name)) for name in names))
@@ -150,7 +150,7 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _read_saved(path: Path, reader: Callable[[Callable[[str], NDArray[Any]]], None]) -> None:
-    """Let ``reader`` read columns by name."""
+    """Call ``reader`` with a function that reads a column by name."""
     try:
         with open_npz(path) as file:
             version = file.read("format")

@@ -1,6 +1,6 @@
-"""Agents that act but are not learned from: the opponents in self-play.
+"""Tracks the opponents in self-play: agents that act, but whose experience is not used for learning.
 
-Shape legend: N agents of a step batch, H memory size.
+Shape legend: N agents in a step batch, H memory size.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from trajtrainer.experience.agent_processor import Recorded
 from trajtrainer.experience.roster import NO_SLOT, Roster
 
 _FIRST_SLOTS = 16
-# If there are more agents than this per agent of a message, plus this many, some have vanished without a last record.
+# With more than _KEPT_PER_NAMED agents per agent in a message, plus _FEWEST_KEPT, some must have vanished without a
+# terminal record.
 _KEPT_PER_NAMED, _FEWEST_KEPT = 4, 1_000
 
 
 class OpponentTracker:
-    """Replaces an ``AgentProcessor`` for teams that do not learn: it has no rows and no trajectories.
+    """Replaces an ``AgentProcessor`` for teams that do not learn. It has no rows and no trajectories.
 
-    All it does is to count steps and to keep recurrent memories.
+    It only counts steps and keeps recurrent memories.
 
     Args:
-        time_horizon: longest trajectory, the same as that of the agents that learn.
-        memory_size: H; 0 without a memory.
+        time_horizon: maximum length of a trajectory, the same as for the learning agents.
+        memory_size: H; 0 without a recurrent memory.
 
     Attributes:
-        num_steps: steps of the trajectories that would have been finished so far, which ``swap_steps`` counts.
+        num_steps: number of steps in the trajectories that would have been finished so far, as counted for
+            ``swap_steps``.
     """
 
     def __init__(self, time_horizon: int, memory_size: int) -> None:
@@ -36,7 +38,7 @@ class OpponentTracker:
         self._horizon = time_horizon
         self._rosters: defaultdict[tuple[int, int], Roster] = defaultdict(Roster)
         self._free: list[int] = []
-        # Decisions of each agent in its current episode.
+        # Number of decisions that each agent has made in its current episode.
         self._steps = np.zeros(0, np.int64)
         self._memory = np.zeros((0, memory_size), np.float32)
 
@@ -44,7 +46,7 @@ class OpponentTracker:
         """Record one message of a team.
 
         Returns:
-            ``rows`` for ``acted`` and ``memory_of``, and ``episode_lengths``; never trajectories.
+            The outcome with ``rows`` (for ``acted`` and ``memory_of``) and ``episode_lengths``, but no trajectories.
         """
         if not len(batch):
             return Recorded(np.zeros(0, np.int64), None)
@@ -68,22 +70,22 @@ class OpponentTracker:
         return Recorded(slots if not num else np.concatenate([np.zeros(num, np.int64), slots]), None, lengths)
 
     def memory_of(self, rows: LongArray) -> FloatArray:
-        """Recurrent memories of agents that decide, f32 [N, H]."""
+        """Return the recurrent memories of the deciding agents, f32 [N, H]."""
         memory: FloatArray = self._memory[rows]
         return memory
 
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
-        """Store the memories after these decisions."""
+        """Store the recurrent memories after these decisions."""
         if self._memory.shape[1]:
             self._memory[rows] = actions.memory
 
     def drop(self, worker: int | None = None) -> None:
-        """Drop the agents of one worker, or of all (None), after a reset or restart."""
+        """Drop the agents of one worker, or of all workers (None), after a reset or restart."""
         for key in [key for key in self._rosters if worker is None or key[0] == worker]:
             self._give_back(self._rosters.pop(key).slots)
 
     def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
-        """The slots of the agents that decide. Agents that are not in the roster get new ones."""
+        """Return the slots of the deciding agents. Agents that are not in the roster get new slots."""
         agents = ids.tolist()
         if len(roster) > _KEPT_PER_NAMED * max(roster.most_named, len(agents)) + _FEWEST_KEPT:
             deciding = set(agents)

@@ -1,4 +1,4 @@
-"""Experience at random, for the tests of plugins; ``trajtrainer.testing`` has it, too."""
+"""Random experience for tests of plugins. It is also available from ``trajtrainer.testing``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LENGTHS = (5, 8, 3)
 
 
 def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = (3,)) -> BehaviorSpec:
-    """The spec of agents that observe one vector."""
+    """Return the spec of agents that observe a single vector."""
     return BehaviorSpec([usual_sensor((size,), "vector")], ActionSpec(continuous, branches))
 
 
@@ -29,14 +29,14 @@ def random_steps(
     groups: bool = False,
     memory_size: int = 0,
 ) -> PackedSteps:
-    """Trajectories of agents of this spec: values are random, but within their ranges.
+    """Return trajectories with random values that are valid for a spec.
 
     Args:
-        spec: of the agents.
-        lengths: of the trajectories.
-        seed: of the values.
+        spec: spec of the agents.
+        lengths: lengths of the trajectories.
+        seed: seed for the values.
         groups: whether the agents have groupmates, as for an algorithm that ``needs_groups``.
-        memory_size: of the policy's memory; 0 without one.
+        memory_size: size of the policy's recurrent memory; 0 without a memory.
     """
     generator = np.random.default_rng(seed)
     stores = Store.POOL | Store.GROUP if groups else Store.POOL
@@ -67,7 +67,7 @@ def _random_groups(
     num_steps: int,
     ended: BoolArray,
 ) -> PackedGroups:
-    """Up to three groupmates of each step, among the steps and four rows of others."""
+    """Return up to three groupmates for each step, chosen from the steps and four other rows."""
     names = [name for name in entries if name.startswith("obs") or name in ("continuous", "discrete")]
     others = _random_rows(generator, spec, {name: entries[name] for name in names}, 4)
     return PackedGroups(

@@ -1,6 +1,7 @@
-"""Experience to learn from many times: a ring of rows in which the next row has the next observation.
+"""A replay buffer: experience in a ring of rows, in which each row's next observation is in the following row.
 
-Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size.
+Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size,
+n sampled sequences, b sampled rows (n * L), O an observation's own shape.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _SEQUENCE_COLUMNS = ("length", *_MEMORIES)
 
 
 class Fifo:
-    """Entries in order of arrival, in several columns. Entry 0 is the oldest.
+    """A first-in, first-out queue of entries with several columns. Entry 0 is the oldest.
 
-    Appending takes constant time on average. Memory is at most four times what the entries need.
+    Appending takes amortized constant time. The queue uses at most four times the memory that its entries need.
 
     Args:
-        columns: name -> (shape of one entry, type).
+        columns: name -> (shape of one entry, dtype).
     """
 
     def __init__(self, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
@@ -53,19 +54,19 @@ class Fifo:
         return self._stop - self._start
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """All entries of a column: a view, valid until the next ``append``."""
+        """Return all entries of a column, as a view that is valid until the next ``append``."""
         return self._columns[name][self._start : self._stop]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all columns."""
+        """The size of all columns in bytes."""
         return sum(column.nbytes for column in self._columns.values())
 
     def append(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Add entries: every column's values, all of the same length."""
+        """Add entries, given as arrays of the same length for all columns."""
         count = len(next(iter(values.values())))
         if self._stop + count > self._capacity:
-            # Move the entries to the front, and into longer columns if they would fill more than half of these.
+            # Move the entries to the front, and to longer columns if more than half of the capacity would be used.
             held = len(self)
             while 2 * (held + count) > self._capacity:
                 self._capacity *= 2
@@ -81,21 +82,22 @@ class Fifo:
         self._stop += count
 
     def drop(self, count: int) -> None:
-        """Remove the oldest entries."""
+        """Remove the ``count`` oldest entries."""
         self._start += count
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Steps and what followed them: n sequences of L rows (L is 1 without a memory), copied out of the ring.
+    """Steps with the observations that followed them: n sequences of L rows, copied from the ring.
 
-    A sequence that is shorter than L, because its trajectory ended, repeats its last step.
+    Without a recurrent memory, L is 1. A sequence that is shorter than L because its trajectory ended is padded with
+    copies of its last step.
 
     Attributes:
-        rows: the replay's columns, and ``next_obs`` and ``next_mask``, the observation after each step and its action
-            mask; b rows.
-        sequences: ``memory`` of the actor and ``critic_memory`` of the critic before each sequence, f32 [n, H].
-        real: bool [b], False in repetitions; None if there are none.
+        rows: b rows with the replay's columns, ``next_obs`` (the observations after each step) and ``next_mask`` (their
+            action masks).
+        sequences: the actor's ``memory`` and the critic's ``critic_memory`` before each sequence, f32 [n, H].
+        real: bool [b], False for padding; None if there is no padding.
         sequence_length: L.
     """
 
@@ -105,21 +107,21 @@ class Sample:
     sequence_length: int
 
     def __len__(self) -> int:
-        """b."""
+        """Return the number of rows, b."""
         return len(self.rows)
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
-        """Observations per sensor, f32 or u8 [b, *O]."""
+        """The observations of each sensor, f32 or u8 [b, *O]."""
         return self.rows.obs
 
     @property
     def next_obs(self) -> tuple[ObservationArray, ...]:
-        """Observations after each step per sensor, f32 or u8 [b, *O]."""
+        """The observations of each sensor after each step, f32 or u8 [b, *O]."""
         return self.rows.sensors(NEXT_OBSERVATIONS)
 
     def packed(self) -> PackedSteps:
-        """The same steps without repetitions and with each sequence as a trajectory, for reward signals.
+        """Return the steps without padding and with each sequence as a trajectory, for reward signals.
 
         Columns that the ring does not keep are missing (log-probabilities, memories within sequences, ...).
         """
@@ -143,35 +145,35 @@ class Sample:
 
 
 def rows_for(buffer_size: int, time_horizon: int) -> int:
-    """Rows of a ring that has room for ``buffer_size`` steps of trajectories of full length."""
+    """Return the number of rows needed for ``buffer_size`` steps, if trajectories have ``time_horizon`` steps."""
     return buffer_size + -(-buffer_size // time_horizon) + 1
 
 
 class Replay:
-    """The newest experience, in R rows.
+    """A ring of R rows with the newest experience.
 
-    Each trajectory takes a row per step, and one more for the observation after its last step. So the observation after
-    a step is always in the next row, and none is stored twice. Rows are overwritten in the order in which they were
-    written; ML-Agents discards a fifth of its full buffer at once instead.
+    A trajectory has one row per step, and another for the observation after its last step. The observation after a step
+    is therefore always in the next row, and no observation is stored twice. Rows are overwritten in the order in which
+    they were written, whereas ML-Agents discards a fifth of its buffer at once when it is full.
 
-    With a memory, every trajectory is cut from its start into sequences of L steps. A sequence is gone as soon as its
-    first row is overwritten, so no sequence ever has steps of another one. ML-Agents cuts its buffer anywhere
-    (docs/explanation/mlagents-behavior.md#replay).
+    With a recurrent memory, each trajectory is split from its start into sequences of L steps. A sequence is dropped as
+    soon as its first row is overwritten, so a sequence never contains steps of another one. ML-Agents splits its buffer
+    at arbitrary positions (docs/explanation/mlagents-behavior.md#replay).
 
-    Memory is used only as rows are filled.
+    The operating system allocates memory only as rows are filled.
 
     Args:
-        spec: what the agents see and do.
-        obs_dtypes: per sensor, f32 or u8.
+        spec: the agents' observations and actions.
+        obs_dtypes: dtype of each sensor, f32 or u8.
         num_rows: R, at least 2.
         sequence_length: L.
-        memory_size: H of the actor; 0 without a memory.
+        memory_size: H of the actor; 0 without a recurrent memory.
         critic_memory_size: H of the critic.
         labels: additional columns of the steps.
-        poison: overwrite rows that do not belong to a sequence anymore with NaN, the largest number, True or -1.
+        poison: overwrite rows that are no longer part of a sequence with NaN, the largest number, True or -1.
 
     Raises:
-        ValueError: fewer than two rows.
+        ValueError: ``num_rows`` is less than 2.
     """
 
     def __init__(
@@ -190,9 +192,9 @@ class Replay:
             raise ValueError(f"num_rows is {num_rows}, expected at least 2: a step and the observation after it")
         self.num_rows = num_rows
         self.sequence_length = sequence_length
-        # Zeros, so that a saved file contains nothing but experience.
+        # Initialized with zeros, so that a saved file contains no data from elsewhere in memory.
         self._rows = zeros({**entries_of(Store.REPLAY, spec, obs_dtypes), **(labels or {})}, num_rows)
-        # Rows are numbered from the first one that was ever written; row r is at index r % R.
+        # Rows are numbered in the order in which they are written. Row r is at index r % R.
         self._sequences = Fifo(
             {
                 "start": ((), np.int64),
@@ -207,7 +209,7 @@ class Replay:
 
     @classmethod
     def of(cls, spec: BehaviorSpec, packed: PackedSteps) -> Replay:
-        """A ring that these trajectories fill completely, without a memory."""
+        """Create a ring that is completely filled by these trajectories, without a recurrent memory."""
         dtypes = [column.dtype for column in packed.obs]
         replay = cls(spec, dtypes, num_rows=len(packed) + packed.num_trajectories)
         replay.add(packed)
@@ -215,36 +217,36 @@ class Replay:
 
     @property
     def num_steps(self) -> int:
-        """Steps that can be sampled."""
+        """The number of steps that can be sampled."""
         return self._num_steps
 
     @property
     def num_sequences(self) -> int:
-        """Q; without a memory, the number of steps."""
+        """The number of sequences, Q. Without a recurrent memory, this is the number of steps."""
         return len(self._sequences)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next trajectory overwrites the oldest."""
+        """True if the next trajectory will overwrite the oldest one."""
         return self._written >= self.num_rows
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The size of a row in bytes."""
         return num_bytes(self._rows.slice(0, 1))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all columns when the ring is full."""
+        """The size of all columns in bytes when the ring is full."""
         return num_bytes(self._rows) + self._sequences.num_bytes
 
     def add(self, packed: PackedSteps, critic_memory: FloatArray | None = None) -> None:
-        """Write trajectories over the oldest rows. If they do not fit, the newest steps are kept.
+        """Add trajectories, overwriting the oldest rows. If they do not fit, only the newest steps are kept.
 
         Args:
             packed: the trajectories.
             critic_memory: f32 [sequences of all trajectories in order, H], the critic's memory before each sequence;
-                None if it has none.
+                None if the critic has no memory.
         """
         count, steps = packed.num_trajectories, len(packed)
         if not count:
@@ -277,10 +279,10 @@ class Replay:
             self._write(packed, step_rows[keep], after_rows[keep_after], keep, keep_after)
 
     def steps_ahead(self, numbers: LongArray, most: int) -> IntArray:
-        """How many steps its trajectory has from each sequence on, at most ``most``, i32 [n].
+        """Return the number of steps from each sequence to the end of its trajectory, up to ``most``, i32 [n].
 
-        Only without a memory, where each step is a sequence: the steps of a trajectory are in consecutive rows, and the
-        row of its last observation separates it from the next trajectory.
+        This works only without a recurrent memory, where each step is a sequence: the steps of a trajectory are in
+        consecutive rows, and the row with its last observation separates it from the next trajectory.
         """
         starts = self._sequences["start"]
         first = starts.take(numbers)
@@ -291,10 +293,10 @@ class Replay:
         return count
 
     def sample(self, numbers: LongArray) -> Sample:
-        """Copy sequences out of the ring.
+        """Copy sequences from the ring.
 
         Args:
-            numbers: i64 [n], 0 (the oldest) to Q - 1, in any order, repetitions allowed.
+            numbers: i64 [n], numbers of sequences from 0 (the oldest) to Q - 1, in any order and with repetitions.
         """
         length = self.sequence_length
         first = self._sequences["start"].take(numbers)
@@ -307,7 +309,7 @@ class Replay:
             real = None if real.all() else real
         rows = rows % self.num_rows
         size = len(rows)
-        # One index operation for both observations, which wraps at the end of the ring.
+        # Gather both observations with one index operation, which wraps around at the end of the ring.
         pairs = np.concatenate((rows, rows + 1))
         sensors = range(len(self._rows.obs))
         seen = [column.take(pairs, axis=0, mode="wrap") for column in self._rows.obs]
@@ -324,7 +326,7 @@ class Replay:
         )
 
     def _drop_sequences(self, oldest: int) -> None:
-        """Drop all sequences that begin before row ``oldest``."""
+        """Drop all sequences that start before row ``oldest``."""
         starts = self._sequences["start"]
         count = int(np.searchsorted(starts, oldest))
         if not count:
@@ -338,10 +340,10 @@ class Replay:
     def _write(
         self, packed: PackedSteps, step_rows: LongArray, after_rows: LongArray, steps: Any, trajectories: Any
     ) -> None:
-        """Write the chosen steps, and the observations after the chosen trajectories."""
+        """Write the selected steps, and the observations after the selected trajectories."""
         rows, after = step_rows % self.num_rows, after_rows % self.num_rows
         if self._poison:
-            spoil(self._rows, after)  # only their observations are valid
+            spoil(self._rows, after)  # only the observations of these rows are valid
         for name, column in self._rows.items():
             if name == "terminated":
                 column[rows] = (packed["done"] & ~packed["interrupted"])[steps]
@@ -351,9 +353,9 @@ class Replay:
                 column[after] = packed.bootstrap[name][trajectories]
 
     def saved_columns(self) -> dict[str, list[NDArray[Any]]]:
-        """Everything that belongs in a file: column -> its pieces in order, as views.
+        """Return all data to save in a file: each column's name with its pieces in order, as views.
 
-        The rows begin with the oldest sequence, and the starts of sequences count from there.
+        The first row is the start of the oldest sequence, and the starts of all sequences are relative to it.
         """
         starts = self._sequences["start"]
         first = int(starts[0]) if len(starts) else self._written
@@ -365,13 +367,13 @@ class Replay:
         return pieces | {"start": [starts - first]} | {name: [self._sequences[name]] for name in _SEQUENCE_COLUMNS}
 
     def fill(self, column_of: Callable[[str], NDArray[Any]]) -> None:
-        """Restore ``saved_columns`` into an empty ring. If they do not fit, the newest experience is kept.
+        """Restore ``saved_columns`` into an empty ring. If they do not fit, only the newest experience is kept.
 
         Args:
-            column_of: returns a whole saved column by name. Called once for each.
+            column_of: returns a complete saved column by name. It is called once per column.
 
         Raises:
-            ValueError: the columns do not belong to such a ring. It stays empty.
+            ValueError: the columns do not match this ring. The ring stays empty.
         """
         starts, lengths = column_of("start"), column_of("length")
         _check(starts, "start", np.dtype(np.int64), ())
@@ -384,7 +386,7 @@ class Replay:
             if len(saved) != count:
                 raise ValueError(f"{name} has {len(saved)} rows, the other columns have {count}")
             kept = min(count, self.num_rows)
-            # Rows go where they would be if all of them had been written here.
+            # Put the rows where they would be if all saved rows had been written to this ring.
             begin = (count - kept) % self.num_rows
             head = min(kept, self.num_rows - begin)
             column[begin : begin + head] = saved[count - kept : count - kept + head]
@@ -402,7 +404,7 @@ class Replay:
         self._drop_sequences(count - self.num_rows)
 
     def _check_sequences(self, starts: LongArray, lengths: IntArray, count: int) -> None:
-        """Check that these sequences are within ``count`` rows, in order, and that a row follows each of them."""
+        """Check that the sequences are in order and within ``count`` rows, each followed by another row."""
         if len(starts) != len(lengths):
             raise ValueError(f"there are {len(starts)} starts and {len(lengths)} lengths of sequences")
         ends = starts + lengths
@@ -410,7 +412,7 @@ class Replay:
             len(starts)
             and (
                 starts[0] < 0
-                or starts[-1] >= count  # not only its end, which may have overflowed
+                or starts[-1] >= count  # checked in addition to the end, which may have overflowed
                 or ends[-1] >= count
                 or (starts[1:] < ends[:-1]).any()
                 or lengths.min() < 1

@@ -1,6 +1,6 @@
-"""The living agents of each worker and team: their unfinished trajectories, and what agents of a group share.
+"""The living agents of each worker and team, their unfinished trajectories, and the data that groupmates share.
 
-Shape legend: N agents of a step batch, T terminal rows of it, E agents whose episodes end, H memory size.
+Shape legend: N agents in a step batch, T terminal rows in a step batch, E agents whose episodes end, H memory size.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Roster:
-    """The living agents of one worker and team with their slots, and the ids of its last message.
+    """The living agents of one worker and team with their slots, and the ids in the last message.
 
-    Most messages name the same agents as the one before; ``same`` then saves looking up each of them.
+    Most messages contain the same agents as the one before. In this case, ``same`` avoids looking up each agent.
 
     Attributes:
-        last_slots: the slots of the last ``remember``.
-        most_named: the largest number of ids in one message so far.
-        arrangement: of the agents in the last message by their groups, where groups are needed.
-        arrangements: cache of arrangements, by the group numbers as bytes.
+        last_slots: the slots in the last call of ``remember``.
+        most_named: the largest number of ids in a message so far.
+        arrangement: the agents in the last message arranged by group; None if groups are not needed.
+        arrangements: cache of arrangements. The keys are the group numbers as bytes.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Roster:
         self.arrangement: Arrangement | None = None
         self.arrangements: dict[bytes, Arrangement] = {}
         self._slots: dict[int, int] = {}
-        self._last_ids = b""  # as bytes, which compare several times faster than arrays
+        self._last_ids = b""  # bytes are compared several times faster than arrays
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -50,20 +50,20 @@ class Roster:
         return list(self._slots.values())
 
     def items(self) -> list[tuple[int, int]]:
-        """Agents with their slots."""
+        """Return all agents with their slots."""
         return list(self._slots.items())
 
     def same(self, ids: LongArray) -> LongArray | None:
-        """The slots of these ids if they are those of the last ``remember``, in the same order; otherwise None."""
+        """Return the slots of these ids if they equal the ids in the last ``remember``, in the same order, or None."""
         return self.last_slots if ids.tobytes() == self._last_ids else None
 
     def remember(self, ids: LongArray, slots: LongArray) -> None:
-        """Keep the ids of a message, all of which are in the roster, and their slots for ``same``."""
+        """Remember the ids in a message, which must all be in the roster, and their slots for ``same``."""
         self._last_ids, self.last_slots = ids.tobytes(), slots
         self.most_named = max(self.most_named, len(ids))
 
     def find(self, agents: list[int]) -> list[int]:
-        """Slots of these agents, ``NO_SLOT`` for unknown agents."""
+        """Return the slots of these agents, with ``NO_SLOT`` for unknown agents."""
         get = self._slots.get
         return [get(agent, NO_SLOT) for agent in agents]
 
@@ -71,7 +71,7 @@ class Roster:
         self._slots[agent] = slot
 
     def remove(self, agent: int) -> None:
-        """Remove an agent that is in the roster and not among the ids of the last message."""
+        """Remove an agent, which must be in the roster and not in the last message."""
         del self._slots[agent]
 
     def remove_slots(self, slots: Iterable[int]) -> None:
@@ -82,18 +82,18 @@ class Roster:
 class Histories:
     """The unfinished trajectories, in a table with one line (slot) per agent.
 
-    A slot is reserved when an agent appears, and released when it is gone.
+    A slot is reserved when an agent appears, and released when the agent is gone.
 
     Args:
-        horizon: longest trajectory.
+        horizon: maximum length of a trajectory.
         memory_size: H.
 
     Attributes:
-        count: i32 [slots], rows of the unfinished trajectory, including the last one, which has no decision yet; 0 for
-            an agent between episodes and for a free slot.
-        last: i64 [slots], the last of these rows; undefined where ``count`` is 0.
-        earlier: i32 [slots], steps of the same episode in trajectories that were cut at the horizon.
-        seen: i64 [slots], when the agent last decided, on the caller's clock.
+        count: i32 [slots], the number of rows in the unfinished trajectory, including the last row, whose step is not
+            complete yet; 0 for an agent between episodes and for a free slot.
+        last: i64 [slots], the last of these rows; undefined if ``count`` is 0.
+        earlier: i32 [slots], the number of steps of the same episode in trajectories that were cut at the horizon.
+        seen: i64 [slots], the time of the agent's last decision on the caller's clock.
         memory: f32 [slots, H], the recurrent memory after the last decision; 0 at the start of an episode.
     """
 
@@ -110,7 +110,7 @@ class Histories:
         self.last, self.seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.memory = np.zeros((0, memory_size), np.float32)
         self._free: list[int] = []
-        # An upper bound of all counts, so that ``append`` need not search for the largest each time.
+        # An upper bound of all counts, so that ``append`` does not have to find the maximum each time.
         self._longest = 0
         self._add_slots(_FIRST_SLOTS)
 
@@ -127,7 +127,7 @@ class Histories:
         """Add one row to each of these distinct slots."""
         width = self._rows.shape[1]
         if self._longest >= width:
-            # The bound says that the table is full: look how long the longest history really is.
+            # According to the bound, the table may be full, so find the actual length of the longest history.
             self._longest = int(self.count.max(initial=0))
             if self._longest == width < self._horizon:
                 wider = np.empty((len(self._rows), min(2 * width, self._horizon)), np.int32)
@@ -141,23 +141,23 @@ class Histories:
         self.count[slots] = count
 
     def rows_of(self, slot: int) -> IntArray:
-        """Rows of one slot, i32 [its count]: a view, valid until the next ``append``."""
+        """Return the rows of a slot, i32 [count], as a view that is valid until the next ``append``."""
         rows: IntArray = self._rows[slot, : self.count[slot]]
         return rows
 
     def cut(self, slots: LongArray) -> None:
-        """Remove the rows of these slots; the next trajectory of the same episode begins."""
+        """Remove the rows of these slots, and start the next trajectory of the same episodes."""
         self.earlier[slots] += self.count[slots]
         self.count[slots] = 0
 
     def clear(self, slot: int | LongArray) -> None:
-        """Empty one or several slots, because their episodes are over."""
+        """Clear one or more slots whose episodes have ended."""
         self.count[slot] = 0
         self.earlier[slot] = 0
         self.memory[slot] = 0
 
     def full(self, slots: LongArray) -> BoolArray | None:
-        """Which of these slots have ``horizon`` rows, bool [len(slots)]; None if none has."""
+        """Return a mask of the slots that have ``horizon`` rows, bool [len(slots)]; None if there are no such slots."""
         if self._longest < self._horizon:
             return None
         full: BoolArray = self.count[slots] == self._horizon
@@ -175,12 +175,12 @@ class Histories:
 
 
 class Ended(NamedTuple):
-    """The agents whose episodes a message ends.
+    """The agents whose episodes end with a message.
 
     Attributes:
-        slots: i64 [E].
-        rows: i64 [E], of their last observations.
-        interrupted: bool [E], whether the step limit ended the episode.
+        slots: i64 [E], slots of the agents.
+        rows: i64 [E], rows of their last observations.
+        interrupted: bool [E], whether the episode ended because of the step limit.
     """
 
     slots: LongArray
@@ -194,40 +194,41 @@ NONE_ENDED = Ended(_NO_SLOTS, _NO_SLOTS, np.zeros(0, np.bool_))
 class Groups:
     """Writes the group columns and moments of agents' steps (docs/explanation/mlagents-behavior.md#groups).
 
-    Group numbers are unique within a worker and team. An agent that a message does not name is still in its group, with
-    what it saw last. Rewards of its groupmates are added up until its next record.
+    Group numbers are unique within a worker and team. An agent that is missing from a message is still in its group,
+    with its last observation, and the rewards of its groupmates are summed up until its next record.
 
     Args:
-        pool: the agent processor's.
-        histories: the agent processor's.
+        pool: the agent processor's pool.
+        histories: the agent processor's histories.
     """
 
     def __init__(self, pool: RowPool, histories: Histories) -> None:
         self._pool = pool
         self._histories = histories
-        # Per slot: rewards of the groupmates since the agent's last record. Empty until some agent is silent.
+        # For each slot, the sum of the groupmates' rewards since the agent's last record. Empty until the first agent
+        # is silent.
         self._received = np.zeros(0, np.float64)
 
     def record(
         self, roster: Roster, batch: StepBatch, slots: LongArray, rows: LongArray, ended: Ended, *, as_before: bool
     ) -> BoolArray:
-        """Record a message, after its records were written into their rows and before its decisions begin.
+        """Record a message, after its records were written to rows and before the steps of its decisions start.
 
         Args:
-            roster: of its worker and team. Agents whose episodes ended are still in it.
+            roster: roster of the message's worker and team. It still contains the agents whose episodes ended.
             batch: the message.
-            slots: i64 [N - T], of the agents that decide.
-            rows: i64 [N - T], of their records.
+            slots: i64 [N - T], slots of the deciding agents.
+            rows: i64 [N - T], rows of their records.
             ended: the agents whose episodes ended. Their histories have been cleared.
-            as_before: whether the same agents decide as in the message before, in the same order.
+            as_before: whether the same agents decide in the same order as in the previous message.
 
         Returns:
-            bool [E], whether the whole group ended with each of ``ended``.
+            bool [E], whether the whole group ended, for each agent in ``ended``.
         """
         before, roster.arrangement = roster.arrangement, _arranged(roster, batch.group[batch.num_terminal :])
         present = _NO_SLOTS
         if as_before and before is not None and len(roster) == len(slots):
-            # The fast path: this message names every agent that was in the last one, ended episodes included.
+            # Fast path: this message contains all agents of the previous one, including those whose episodes ended.
             steps = self._histories.last[slots]
             self._reward(slots, steps, _of_mates(self._pool["reward"][steps], before))
             self._pool.open_moments(rows, roster.arrangement)
@@ -238,10 +239,10 @@ class Groups:
         return self._end(ended, np.concatenate([rows[self._histories.count[slots] > 0], present]))
 
     def _record_changed(self, roster: Roster, slots: LongArray, rows: LongArray, ended: Ended) -> LongArray:
-        """Record a message with other agents than the one before.
+        """Record a message whose agents differ from those in the previous message.
 
         Returns:
-            Rows of agents that are present but silent.
+            Rows of the agents that are present but silent.
         """
         histories = self._histories
         known = histories.count[slots] > 0
@@ -259,13 +260,13 @@ class Groups:
         mates = _of_mates(reward, _arranged(roster, self._pool["group"][steps]))
         self._reward(named, steps[:num_named], mates[:num_named])
         if len(silent) or len(self._received):
-            # Silent agents get this reward of their groupmates with their next record. New agents begin with nothing.
+            # Silent agents get their groupmates' rewards with their next record. New agents start at zero.
             missing = len(histories.count) - len(self._received)
             if missing:
                 self._received = np.concatenate([self._received, np.zeros(missing)])
             self._received[slots[~known]] = 0.0
             self._received[silent] += mates[num_named:]
-        # Rows that were observed now have a moment of their own, at which the silent agents' rows are present, too.
+        # Open moments for the rows of this message. The rows of silent agents are members of these moments, too.
         present: LongArray = steps[num_named:]
         num_users = None
         if len(present):
@@ -274,23 +275,24 @@ class Groups:
         return present
 
     def _reward(self, slots: LongArray, steps: LongArray, mates: NDArray[np.floating]) -> None:
-        """Complete the agents' steps with what their groupmates received in this message and while they were silent."""
+        """Complete the agents' steps with the groupmates' rewards from this message and from the agents' silence."""
         if len(self._received):
             mates = mates + self._received[slots]
             self._received[slots] = 0.0
         self._pool["groupmate_reward"][steps] = mates
 
     def _end(self, ended: Ended, survivors: LongArray) -> BoolArray:
-        """Open the moments of last observations, at which survivors and agents that the step limit stopped are present.
+        """Open the moments of the last observations. Their members are the survivors and the interrupted agents.
 
-        An agent that begins an episode in the same message is not: that episode belongs to the group's next moment.
+        An agent that starts an episode in the same message is not a member, because its episode starts at the group's
+        next moment.
 
         Args:
-            ended: the agents whose last observations these are.
-            survivors: rows of agents that were present before and continue.
+            ended: the agents whose episodes ended.
+            survivors: rows of the agents that were present before and continue.
 
         Returns:
-            bool [E], whether no one in the group survives.
+            bool [E], whether no agent in the group survives.
         """
         group = self._pool["group"]
         of_ended, of_survivors = group[ended.rows], group[survivors]
@@ -303,7 +305,7 @@ class Groups:
 
 
 def _of_mates(reward: FloatArray, arrangement: Arrangement) -> NDArray[np.floating]:
-    """The sum of the groupmates' rewards for each agent, given each agent's own reward."""
+    """Return the sum of the groupmates' rewards for each agent, given each agent's own reward."""
     which, sizes = arrangement.which, arrangement.sizes
     own = reward if arrangement.is_whole else reward[arrangement.present]
     found: NDArray[np.floating] = np.bincount(which, own, len(sizes))[which] - own
@@ -315,7 +317,7 @@ def _of_mates(reward: FloatArray, arrangement: Arrangement) -> NDArray[np.floati
 
 
 def _arranged(roster: Roster, group: IntArray) -> Arrangement:
-    """``arrange`` with a cache: the groups are mostly those of an earlier message."""
+    """Call ``arrange`` with a cache, because the groups are usually the same as in an earlier message."""
     known, key = roster.arrangements, group.tobytes()
     found = known.get(key)
     if found is None:

@@ -1,4 +1,4 @@
-"""The pool of rows into which experience is written once, when it arrives.
+"""The pool of rows that experience is written to, once, when it arrives.
 
 Shape legend: R rows of a pool, H memory size.
 """
@@ -23,46 +23,46 @@ RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
 _FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
 _MOST_SPARE_BYTES = 1 << 30
-# Marks a row without references that a moment still keeps.
+# Marks a row without references that is still kept by a moment.
 _KEPT = -1
 
 
 class RowPool:
-    """Rows of experience of one behavior. A row is an agent's observation and what followed from it.
+    """The rows of one behavior's experience. A row holds an agent's observation, its action and their outcome.
 
-    A row is filled in three steps, the first three of ``columns.Moment``: when it is allocated, when the policy has
-    decided, and when the agent's next record arrives. In a row that only bootstraps (the last observation of an
-    episode), the columns of the later steps still have the values of its previous owner.
+    A row is filled at three times, the first three of ``columns.Moment``: when it is allocated, when the policy has
+    decided, and when the agent's next record arrives. If a row is used only as a bootstrap (the last observation of an
+    episode), its later columns still contain values from its previous use.
 
     One thread (the collector) allocates and writes rows, while another (the learner) may read and release the rows that
     were handed over to it.
 
-    **Ownership.** ``allocate`` gives each row one reference, ``retain`` adds one, ``release`` removes one. A row
+    **Ownership.** ``allocate`` gives each row one reference, ``retain`` adds one, and ``release`` removes one. A row
     without references is free. The observation after a horizon cut is the bootstrap of one trajectory and the first row
     of the next, so it has two references.
 
     The pool grows whenever it runs out of rows. An actor's allowance (``actors.pacing``) limits how many rows the
     learner holds.
 
-    **Groups.** For an algorithm that needs them, a row is also kept for as long as a trajectory with a groupmate's row
-    of the same moment (``GroupMoments``) is unfinished or with the learner.
+    **Groups.** For an algorithm that needs groups, a row is also kept until all trajectories with a groupmate's row of
+    the same moment (``GroupMoments``) are finished and released by the learner.
 
     Args:
         spec: shapes of observations and actions.
-        obs_dtypes: per sensor, f32 or u8, as in the environment's step batches.
-        memory_size: H, 0 without a recurrent memory.
+        obs_dtypes: dtype of each sensor, f32 or u8, as in the environment's step batches.
+        memory_size: H; 0 without a recurrent memory.
         groups: whether the learner needs the groupmates of each row.
         capacity: initial number of rows; None for a moderate size.
-        poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
-            shows. For tests and debugging; also checks row numbers for duplicates and free rows.
+        poison: overwrite new and freed rows with NaN, -1 (255 for images) and True, so that a use after release becomes
+            visible, and check row numbers for duplicates and free rows. For tests and debugging.
 
     Attributes:
-        columns: the pool's subset of the table, R rows. Replaced when the pool grows, so read it from the pool each
-            time.
-        moments: which rows were in a group together; None where groups are not needed.
+        columns: the pool's subset of the table, R rows. The columns are replaced when the pool grows, so always access
+            them through the pool.
+        moments: which rows were in a group together; None if groups are not needed.
 
     Raises:
-        ValueError: ``obs_dtypes`` has another length than the spec has sensors, or a size is not positive.
+        ValueError: the number of dtypes differs from the number of sensors, or a size is not positive.
         OutOfMemoryError: there is not enough memory for the rows.
     """
 
@@ -93,51 +93,51 @@ class RowPool:
         self._grow(capacity)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """A column of all rows, [R, ...]; replaced when the pool grows."""
+        """Return a column of all rows, [R, ...]. It is replaced when the pool grows."""
         return self.columns[name]
 
     @property
     def bootstrap_names(self) -> list[str]:
-        """Columns of the observation after a trajectory's last step."""
+        """The names of the columns for the observation after a trajectory's last step."""
         return bootstrap_names(len(self.obs))
 
     @property
     def groupmate_names(self) -> list[str]:
-        """Columns that the learner needs of a groupmate."""
+        """The names of the groupmates' columns that the learner needs."""
         return [*(sensor_name(number) for number in range(len(self.obs))), "continuous", "discrete"]
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
-        """Columns of the sensors, f32 or u8 [R, *O]."""
+        """The sensors' columns, f32 or u8 [R, *O]."""
         return self.columns.obs
 
     @property
     def capacity(self) -> int:
-        """R, free rows included."""
+        """The number of rows including free rows, R."""
         return len(self._references)
 
     @property
     def num_free(self) -> int:
-        """Rows without references that no moment keeps."""
+        """The number of rows that have no references and are not kept by a moment."""
         return self._num_free
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in all columns."""
+        """The size of a row in bytes, over all columns."""
         return sum(column.itemsize * math.prod(column.shape[1:]) for column in self.columns.values())
 
     def allocate(self, n: int) -> LongArray:
         """Reserve ``n`` free rows, each with one reference. The pool grows if fewer are free.
 
         Raises:
-            OutOfMemoryError: it cannot grow.
+            OutOfMemoryError: the pool cannot grow.
 
         Returns:
-            i64 [n], ascending, and usually one run.
+            Row numbers, i64 [n], ascending and usually consecutive.
         """
         with self._lock:
             if n > self._num_free:
-                # To twice the size, unless that would waste much memory.
+                # Double the size, unless that would waste too much memory.
                 spare = min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes)
                 self._grow(self.capacity + max(n - self._num_free, spare))
             rows = self._find(n)
@@ -168,11 +168,11 @@ class RowPool:
         """Remove one reference from each of these rows. Rows without references become free.
 
         Args:
-            rows: distinct within one call. A row that is the first of one trajectory and the bootstrap of another needs
-                two calls (``trajectory.release`` makes them).
+            rows: row numbers, distinct within one call. Two calls are needed if a row is the first one of a trajectory
+                and the bootstrap of another (``trajectory.release`` does this).
 
         Raises:
-            ValueError: a row was already free.
+            ValueError: a row is already free.
         """
         with self._lock:
             if self._poison:
@@ -184,7 +184,7 @@ class RowPool:
             self._references[rows] = references
             freed = rows[references == 0]
             if self.moments is not None:
-                # A row is free once it has neither an owner nor a moment that keeps it, whichever it loses last.
+                # A row becomes free once it has no references and no moment keeps it, in whichever order this happens.
                 unkept = self.moments.release(rows)
                 is_kept = self.moments.kept(freed)
                 unkept = unkept[self._references[unkept] == _KEPT]
@@ -197,10 +197,10 @@ class RowPool:
             self._num_free += len(freed)
 
     def _find(self, n: int) -> LongArray:
-        """The next ``n`` free rows, of which there are enough. The lock is held.
+        """Return the next ``n`` free rows, which must exist. The caller holds the lock.
 
-        The search goes round the pool instead of starting with the rows that were freed last. So the rows of a message
-        are neighbors: when they come up again, most trajectories that began among them are finished.
+        The search cycles through the pool rather than reusing the rows that were freed last. This keeps the rows of a
+        message together: by the time the search returns to them, most trajectories that started there are finished.
         """
         start = self._next
         stop = start + n
@@ -222,7 +222,7 @@ class RowPool:
         return rows
 
     def _grow(self, capacity: int) -> None:
-        """Replace every column by a longer copy. Another thread may still read the old columns."""
+        """Replace each column with a longer copy. Another thread may still read the old columns."""
         old = self.capacity
         try:
             self.columns = self.columns.map(lambda column: _longer(column, capacity))

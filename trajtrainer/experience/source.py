@@ -1,9 +1,10 @@
-"""Experience on its way from the actors of a behavior to its trainer: chunks of finished trajectories, in order.
+"""Transfers experience from a behavior's actors to its trainer, in order, as chunks of finished trajectories.
 
-A chunk is either rows of a pool in this process, or packed steps in shared memory (or a received message) at the places
-that ``PackedLayout`` gives them.
+A chunk consists of rows of a pool in this process, or of packed steps in shared memory or a received message, where
+``PackedLayout`` defines the positions of the arrays.
 
-Shape legend: B packed steps, S trajectories, M most groupmates of one step, E rows of other groupmates, R bytes.
+Shape legend: B packed steps, S trajectories, M maximum number of groupmates of a step, E rows of other groupmates,
+R bytes, H memory size.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trajtrainer.experience.trajectory import (
     release,
 )
 
-# Called with a number of steps; returns columns to write them into, or None if they may go anywhere.
+# Called with a number of steps. Returns the columns to write them to, or None if new columns should be created.
 Reserve = Callable[[int], Columns[NDArray[Any]] | None]
 
 _ALIGNMENT = 64
@@ -45,14 +46,14 @@ _FLAG, _NUMBER, _AGENT = (
 
 
 class EnvironmentRewards(NamedTuple):
-    """The environment's rewards in S trajectories of B steps.
+    """The environment's rewards in S trajectories with B steps.
 
     Attributes:
-        rewards: f32 [2, B], those of the agents and those of their groups.
-        offset: i32 [S + 1].
-        agent: i64 [S].
-        ended: bool [S].
-        in_group: bool [S], whether the agent is a group's member.
+        rewards: f32 [2, B], rewards of the agents and rewards of their groups.
+        offset: i32 [S + 1], as in ``PackedSteps``.
+        agent: i64 [S], as in ``PackedSteps``.
+        ended: bool [S], as in ``PackedSteps``.
+        in_group: bool [S], whether the agent is in a group.
         all_done: bool [S], as in ``PackedGroups``; None if the algorithm does not need groups.
     """
 
@@ -66,16 +67,16 @@ class EnvironmentRewards(NamedTuple):
 
 @dataclass(slots=True)
 class RowsChunk:
-    """Finished trajectories as rows of a pool in this process, so that gathering them is the only copy."""
+    """Finished trajectories as rows of a pool in this process. They are copied only once, when they are gathered."""
 
     pool: RowPool
     batches: Sequence[TrajectoryBatch]
-    rows: int  # in the learner's buffer, which are whole sequences with a recurrent memory
+    rows: int  # rows in the learner's buffer, which holds whole sequences if there is a recurrent memory
     num_steps: int  # B
 
     @property
     def num_ended(self) -> int:
-        """Episodes that end with these trajectories."""
+        """The number of episodes that end with these trajectories."""
         return sum(int(np.count_nonzero(batch.ended)) for batch in self.batches)
 
     def environment_rewards(self) -> EnvironmentRewards:
@@ -90,16 +91,16 @@ class RowsChunk:
         )
 
     def lag_sum(self, version: int) -> int:  # noqa: ARG002
-        """By how many versions the steps are older than ``version``, summed up."""
-        return 0  # the learner's own policy acts
+        """Return the sum over all steps of the number of policy versions by which they are older than ``version``."""
+        return 0  # the actor uses the learner's current policy
 
     def newest_of_last(self) -> int:
-        """The newest policy version that decided a trajectory's last step."""
+        """Return the newest policy version that selected the action of a trajectory's last step."""
         return max(int(self.pool["version"][batch.rows[batch.offset[1:] - 1]].max()) for batch in self.batches)
 
     @staticmethod
     def pack(chunks: Sequence[Any], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        """Copy the steps out of chunks of this kind, and give their memory back to the actor."""
+        """Copy the steps of chunks of this type, and return their memory to the actor."""
         pool, batches = chunks[0].pool, [batch for chunk in chunks for batch in chunk.batches]
         packed = gather(pool, batches, into)
         release(pool, batches)
@@ -108,7 +109,7 @@ class RowsChunk:
 
 @dataclass(frozen=True, slots=True)
 class PackedChunk:
-    """Finished trajectories as packed steps in memory that an actor elsewhere has written; ``free`` gives it back."""
+    """Finished trajectories as packed steps in memory written by a remote actor. ``free`` returns the memory."""
 
     packed: PackedSteps
     rows: int
@@ -151,19 +152,20 @@ Chunk = RowsChunk | PackedChunk
 
 
 class ExperienceSource(TrajectoryQueue[Chunk]):
-    """The learner's end for the experience of one behavior. One thread adds, one drains; they may be the same.
+    """The learner's queue of one behavior's experience. One thread adds and one thread drains; they may be the same.
 
     Drained rows can stay *held* until the learner has learned from them. Actors wait for ``consumed`` rows, so holding
-    limits how far acting gets ahead of learning.
+    rows limits how far acting gets ahead of learning.
 
     Args:
-        is_concurrent: acting continues while the trainer learns, so it needs room and newer policies during an update.
-        max_lag: drop trajectories whose last step is from a policy that is more versions old; None keeps all.
-        reports_lag: whether to report how old the policies are.
+        is_concurrent: whether actors continue during an update, and thus need free rows and newer policies.
+        max_lag: drop trajectories whose last step is from a policy that is more than this number of versions old; None
+            keeps all trajectories.
+        reports_lag: whether to report the age of the policies.
 
     Attributes:
-        rows_put: rows of everything that was ever added.
-        drained: rows that were ever drained.
+        rows_put: total number of rows that have been added.
+        drained: total number of rows that have been drained.
         on_progress: called when some of the held rows are released during an update.
         on_consumed: called when rows have been drained or learned from.
     """
@@ -177,7 +179,7 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         self._max_lag = max_lag
         self._reports_lag = reports_lag
         self._drained_last = 0
-        self._held = 0.0  # rows of the last drain that the learner has not learned from yet
+        self._held = 0.0  # number of rows from the last drain that the learner has not learned from yet
 
     def add(self, item: Chunk | Marker) -> None:
         """Append a chunk or a marker."""
@@ -191,20 +193,20 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
 
     @property
     def num_rows(self) -> int:
-        """Rows that wait to be drained."""
+        """The number of rows waiting to be drained."""
         return self.rows_put - self.drained
 
     @property
     def consumed(self) -> int:
-        """Rows that were drained and are not held anymore."""
+        """The number of rows that were drained and are no longer held."""
         return self.drained - math.ceil(self._held)
 
     def drain_into(self, reserve: Reserve, *, hold: bool) -> list[PackedSteps | Marker]:
-        """Take everything, in order, without waiting. The chunks between two markers are packed together.
+        """Take all items in order, without waiting. Chunks between two markers are packed together.
 
         Args:
-            reserve: called with the number of steps; returns where to write them.
-            hold: do not count the rows as consumed until ``share_progress`` or ``settle``.
+            reserve: called with the number of steps; returns the columns to write them to.
+            hold: do not count the rows as consumed until ``share_progress`` or ``settle`` is called.
         """
         items = self.drain()
         chunks = [item for item in items if not isinstance(item, Marker)]
@@ -219,7 +221,7 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
             start, end = end, end + sum(chunk.num_steps for chunk in some)
             parts.append(some[0].pack(some, None if into is None else into.slice(start, end)))
         self._drained_last = sum(chunk.rows for chunk in chunks)
-        # Before ``drained``, as another thread may read ``consumed`` in between.
+        # Set before ``drained``, because another thread may read ``consumed`` in between.
         self._held = self._drained_last if hold else 0
         self.drained += self._drained_last
         self.on_consumed()
@@ -228,14 +230,14 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
     def recent(
         self, packed: PackedSteps, version: int, reporter: StatsReporter
     ) -> tuple[PackedSteps | None, LongArray | slice]:
-        """Keep the trajectories whose last steps are recent enough at this version, and report the age of all steps.
+        """Keep the trajectories whose last step is recent enough at this version, and report the age of all steps.
 
-        The last step decides, because even in one loop, a long trajectory begins some policies before it is learned
-        from. With a limit of 0, actors stop before each update, and unfinished trajectories continue with the newest
-        policy, as in one loop: nothing is dropped.
+        Only the last step counts, because even if acting and learning alternate in a single loop, a long trajectory can
+        start several policy versions before it is used for learning. With a limit of 0, actors stop before each update
+        and unfinished trajectories continue with the newest policy, as in a single loop, so nothing is dropped.
 
         Returns:
-            The trajectories that are kept (None if none is), and which of the given steps these are.
+            The kept trajectories (None if all were dropped), and the indices of their steps.
         """
         if not self._reports_lag:
             return packed, slice(None)
@@ -257,11 +259,11 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         return join_packed(parts) if parts else None, steps
 
     def share_progress(self, part: float, publish: Callable[[], object]) -> None:
-        """During an update, give concurrent actors the current policy and room for their next steps.
+        """During an update, give concurrent actors the current policy and free rows for their next steps.
 
         Args:
-            part: the part of the drained rows that has been learned from, 0 to 1.
-            publish: publishes the policy. Called first, so that this policy fills the room.
+            part: the fraction of the drained rows that has been learned from, 0 to 1.
+            publish: publishes the policy. It is called first, so that this policy fills the free rows.
         """
         if self.is_concurrent:
             publish()
@@ -275,13 +277,13 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
 
 
 class Counts(NamedTuple):
-    """The sizes of packed steps. Together with the layout of their behavior, they locate all arrays.
+    """The sizes of packed steps, which determine the positions of all arrays in the behavior's layout.
 
     Attributes:
-        steps: B.
-        trajectories: S.
-        mates: M; 0 without groups.
-        others: E; 0 without groups.
+        steps: number of steps, B.
+        trajectories: number of trajectories, S.
+        mates: maximum number of groupmates, M; 0 without groups.
+        others: number of other rows, E; 0 without groups.
     """
 
     steps: int
@@ -298,13 +300,13 @@ class Counts(NamedTuple):
 
 
 class PackedLayout:
-    """Places of the arrays of a behavior's packed steps in one run of bytes, each at a multiple of 64 bytes.
+    """The positions of the arrays of a behavior's packed steps in a buffer, aligned to 64 bytes.
 
-    Both ends derive it from the same settings, so only ``Counts`` travels along with the bytes.
+    Both ends derive the layout from the same settings, so only ``Counts`` must be sent along with the buffer.
 
     Args:
-        spec: of the behavior.
-        obs_dtypes: per sensor, f32 or u8.
+        spec: spec of the behavior.
+        obs_dtypes: dtype of each sensor, f32 or u8.
         memory_size: H; 0 without a recurrent memory.
         groups: whether there are groupmates.
     """
@@ -320,11 +322,11 @@ class PackedLayout:
         self._has_groups = groups
 
     def size(self, counts: Counts) -> int:
-        """R, the bytes that packed steps of these sizes take."""
+        """Return the number of bytes needed for packed steps of these sizes, R."""
         return sum(aligned_bytes(entry, length) for entry, length in self._arrays(counts))
 
     def over(self, buffer: NDArray[np.uint8], counts: Counts) -> PackedSteps:
-        """Packed steps whose arrays are views of ``buffer``, u8 [R or more]."""
+        """Return packed steps whose arrays are views of ``buffer``, u8 [R or more]."""
         position = 0
 
         def views(arrays: Iterator[tuple[ColumnEntry, int]]) -> Iterator[NDArray[Any]]:
@@ -348,13 +350,13 @@ class PackedLayout:
         return PackedSteps(steps, bootstrap, offset, terminated, ended, agent, groups)
 
     def write(self, packed: PackedSteps, buffer: NDArray[np.uint8]) -> None:
-        """Write packed steps into ``buffer``. Arrays that ``gather`` already put there are not copied."""
+        """Write packed steps to ``buffer``. Arrays that ``gather`` has already written there are not copied."""
         for target, source in zip(_all(self.over(buffer, Counts.of(packed))), _all(packed), strict=True):
             if target.__array_interface__["data"] != source.__array_interface__["data"]:
                 target[...] = source
 
     def _arrays(self, counts: Counts) -> Iterator[tuple[ColumnEntry, int]]:
-        """Type and length of all arrays, in their order in the buffer."""
+        """Yield the entry and length of all arrays, in their order in the buffer."""
         steps, trajectories, mates, others = counts
         yield from ((entry, steps) for entry in self._steps.values())
         yield from ((entry, trajectories) for entry in self._bootstrap.values())
@@ -367,7 +369,7 @@ class PackedLayout:
 
 
 def _all(packed: PackedSteps) -> Iterator[NDArray[Any]]:
-    """All arrays, in the order of ``PackedLayout._arrays``."""
+    """Yield all arrays in the order of ``PackedLayout._arrays``."""
     yield from packed.steps.values()
     yield from packed.bootstrap.values()
     yield from (packed.offset, packed.terminated, packed.ended, packed.agent)
@@ -377,6 +379,6 @@ def _all(packed: PackedSteps) -> Iterator[NDArray[Any]]:
 
 
 def aligned_bytes(entry: ColumnEntry, length: int = 1) -> int:
-    """Bytes of ``length`` entries, and of the gap after them."""
+    """Return the size of ``length`` entries in bytes, rounded up to the alignment."""
     size = length * math.prod(entry.shape) * entry.dtype.itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT

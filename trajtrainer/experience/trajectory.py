@@ -1,7 +1,7 @@
 """Trajectories as row numbers, and the packed steps gathered from them.
 
-Shape legend: S trajectories, B packed steps (of all of them), M most groupmates of one step, E rows of groupmates that
-are none of the steps, R rows of the pool, O an observation's own shape.
+Shape legend: S trajectories, B packed steps of all trajectories, M maximum number of groupmates of a step, E rows of
+groupmates that are not among the steps, R rows of the pool, O an observation's own shape.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class TrajectoryBatch:
-    """S trajectories that one message finished. Row numbers only: the experience stays in the pool.
+    """S trajectories that were finished by one message, as row numbers. The experience itself stays in the pool.
 
-    Trajectory s consists of ``rows[offset[s]:offset[s + 1]]``; row ``bootstrap[s]`` has the observation after its last
-    step. The owner of the batch holds one reference to each of these rows; ``release`` gives them back.
+    Trajectory s consists of ``rows[offset[s]:offset[s + 1]]``, and row ``bootstrap[s]`` has the observation after its
+    last step. The owner of the batch holds one reference to each of these rows, until it calls ``release``.
 
     Attributes:
-        rows: i32 [B], distinct.
+        rows: i32 [B], distinct row numbers.
         offset: i32 [S + 1], from 0 to B.
-        bootstrap: i32 [S], distinct.
-        terminated: bool [S], whether the episode ended for good, so that no reward follows the last step.
-        ended: bool [S], whether the episode ended, for good or by its step limit; otherwise the horizon cut it.
+        bootstrap: i32 [S], distinct row numbers.
+        terminated: bool [S], whether the episode reached a terminal state, so that no reward follows the last step.
+        ended: bool [S], whether the episode ended, in a terminal state or at its step limit; if False, the trajectory
+            was cut at the horizon.
         agent: i64 [S], ``worker << 32 | id``.
-        all_done: bool [S], as in ``PackedGroups``; None where groups are not needed.
+        all_done: bool [S], as in ``PackedGroups``; None if groups are not needed.
     """
 
     rows: IntArray
@@ -51,12 +52,12 @@ class TrajectoryBatch:
 
     @property
     def num_steps(self) -> int:
-        """B."""
+        """The number of steps, B."""
         return len(self.rows)
 
     @property
     def lengths(self) -> IntArray:
-        """Steps of each trajectory, i32 [S]."""
+        """The number of steps in each trajectory, i32 [S]."""
         return self.offset[1:] - self.offset[:-1]
 
 
@@ -64,16 +65,17 @@ class TrajectoryBatch:
 class PackedGroups:
     """The groupmates in packed steps, as row numbers, so that no observation is stored twice.
 
-    Number n means step n if n < B, otherwise row n - B of ``others``; -1 pads the end of a line. The mates of a step
-    are the other agents in the group when it was observed. A mate that was not asked for a decision then is represented
-    by its last observation.
+    A number n < B refers to step n, and any other n to row n - B of ``others``. Lines are padded with -1. The mates of
+    a step are the other agents that were in the group when the step was observed. A mate that did not request a
+    decision at this time is represented by its last observation.
 
     Attributes:
         mates: i32 [B, M], groupmates of each step.
-        next_mates: i32 [S, M], mates left after the last step of each trajectory. Only their observations are valid, as
-            not all of them have decided.
+        next_mates: i32 [S, M], groupmates that remain after the last step of each trajectory. Only their observations
+            are valid, because not all of them have decided yet.
         others: ``obs``, ``continuous`` and ``discrete`` of E rows.
-        all_done: bool [S], whether the whole group ended with the last step; without mates, whether the agent did.
+        all_done: bool [S], whether the episodes of the whole group ended with the last step; for an agent without
+            mates, whether its own episode ended.
     """
 
     mates: IntArray
@@ -84,11 +86,11 @@ class PackedGroups:
 
 @dataclass(frozen=True, slots=True)
 class PackedSteps:
-    """The experience of S trajectories, one after another without padding, independent of the pool.
+    """The experience of S trajectories, concatenated without padding and independent of the pool.
 
     Attributes:
         steps: the pool's columns, B rows.
-        bootstrap: ``obs``, ``mask`` (not of demonstrations) and ``memory`` after the last step of each trajectory, S
+        bootstrap: ``obs``, ``mask`` (not for demonstrations) and ``memory`` after the last step of each trajectory, S
             rows.
         offset: i32 [S + 1]; trajectory s is ``[offset[s]:offset[s + 1]]``.
         terminated: bool [S], as in ``TrajectoryBatch``.
@@ -106,39 +108,39 @@ class PackedSteps:
     groups: PackedGroups | None = None
 
     def __len__(self) -> int:
-        """B."""
+        """Return the number of steps, B."""
         return int(self.offset[-1])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """A column of the steps, [B, ...]."""
+        """Return a column of the steps, [B, ...]."""
         return self.steps[name]
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
-        """Observations per sensor, f32 or u8 [B, *O]."""
+        """The observations of each sensor, f32 or u8 [B, *O]."""
         return self.steps.obs
 
     @property
     def num_trajectories(self) -> int:
-        """S."""
+        """The number of trajectories, S."""
         return len(self.agent)
 
     @property
     def lengths(self) -> IntArray:
-        """Steps of each trajectory, i32 [S]."""
+        """The number of steps in each trajectory, i32 [S]."""
         return self.offset[1:] - self.offset[:-1]
 
     def following(self) -> LongArray:
-        """Where to find the observation after each step, i64 [B].
+        """Return the position of the observation after each step, i64 [B].
 
-        Number n means that of step n if n < B, otherwise that of row n - B of ``bootstrap``.
+        A number n < B refers to step n, and any other n to row n - B of ``bootstrap``.
         """
         numbers: LongArray = np.arange(1, len(self) + 1)
         numbers[self.offset[1:] - 1] = len(self) + np.arange(self.num_trajectories)
         return numbers
 
     def trajectories(self, start: int, stop: int) -> PackedSteps:
-        """Trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Their columns are views."""
+        """Return the trajectories from ``start`` up to but not including ``stop``. Their columns are views."""
         first, last = int(self.offset[start]), int(self.offset[stop])
         ends = slice(start, stop)
         return PackedSteps(
@@ -152,7 +154,7 @@ class PackedSteps:
         )
 
     def _groups_of(self, groups: PackedGroups, steps: slice, ends: slice) -> PackedGroups:
-        """The groupmates in a range of trajectories. Mates outside of that range become ``others``."""
+        """Return the groupmates in a range of trajectories. Mates outside this range become ``others``."""
         outside = len(self) + len(groups.others)
         rows = np.arange(steps.start, steps.stop)
         numbered = number_mates(rows, groups.mates[steps], groups.next_mates[ends], outside)
@@ -171,13 +173,13 @@ class PackedSteps:
 
 
 class NumberedMates(NamedTuple):
-    """Groupmates by their places among B steps, followed by E other rows.
+    """Groupmates as places in a list of B steps followed by E other rows.
 
     Attributes:
-        mates: the places of ``mates``, in the same shape.
-        next_mates: the places of ``next_mates``, in the same shape.
-        others: i64 [E], the other rows, those of ``mates`` first.
-        num_decided: how many of ``others`` are from ``mates``.
+        mates: the places of ``mates``, with the same shape.
+        next_mates: the places of ``next_mates``, with the same shape.
+        others: i64 [E], the other rows, starting with those from ``mates``.
+        num_decided: the number of rows in ``others`` that are from ``mates``.
     """
 
     mates: IntArray
@@ -187,15 +189,15 @@ class NumberedMates(NamedTuple):
 
 
 def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_rows: int) -> NumberedMates:
-    """Replace the row numbers of groupmates by places. Mates that are not among the steps are placed after them.
+    """Replace the row numbers of groupmates with places. Mates that are not among the steps are placed after them.
 
     Args:
-        rows: [B], distinct, of the steps.
-        mates: i32 [any], rows of the groupmates; -1 for none.
-        next_mates: i32 [any], likewise.
-        num_rows: greater than all row numbers.
+        rows: [B], the distinct row numbers of the steps.
+        mates: i32 [any], row numbers of groupmates; -1 means no groupmate.
+        next_mates: i32 [any], row numbers of the groupmates after the last steps; -1 means no groupmate.
+        num_rows: a number greater than all row numbers.
     """
-    place = np.full(num_rows + 1, -1, np.int32)  # index -1 finds the last entry, which stays -1
+    place = np.full(num_rows + 1, -1, np.int32)  # index -1 refers to the last entry, which stays -1
     place[rows] = np.arange(len(rows), dtype=np.int32)
     found, others = [], []
     end = len(rows)
@@ -212,12 +214,12 @@ def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_
 
 
 def _width(rows: IntArray) -> int:
-    """The largest number of mates in a line."""
+    """Return the largest number of mates in a line."""
     return int((rows >= 0).any(0).sum())
 
 
 def _of_width(mates: IntArray, width: int) -> IntArray:
-    """The same mates with ``width`` columns; columns that are left out or added hold no mate."""
+    """Return the mates with ``width`` columns. Only empty columns are removed or added."""
     if mates.shape[1] >= width:
         return mates[:, :width]
     return np.concatenate([mates, np.full((len(mates), width - mates.shape[1]), -1, np.int32)], axis=1)
@@ -241,25 +243,25 @@ def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
 
 
 def offsets(lengths: IntArray | LongArray) -> IntArray:
-    """Where each of S trajectories with these lengths begins, and B: i32 [S + 1]."""
+    """Return the start of each of S trajectories with these lengths, followed by B, i32 [S + 1]."""
     offset = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
     return offset
 
 
 def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDArray[Any]] | None = None) -> PackedSteps:
-    """Copy the trajectories of one or more batches out of the pool, with one index operation per column.
+    """Copy the trajectories of one or more batches from the pool, with one index operation per column.
 
-    The caller still owns the rows; call ``release`` afterwards.
+    The caller still owns the rows, and should call ``release`` afterwards.
 
     Args:
-        pool: has the rows.
-        batches: at least one.
-        into: columns with one row per step. Those with the pool's types are filled and become part of the result,
-            instead of new ones.
+        pool: the pool that contains the rows.
+        batches: one or more batches.
+        into: columns with one row per step. Columns with the same dtype as the pool's are filled and become part of the
+            result; the others are replaced by new columns.
     """
     batch = join(batches)
-    # Converted to numpy's index type here, which ``take`` would otherwise do for each column.
+    # Convert to numpy's index type once, because ``take`` would otherwise do this for each column.
     rows = batch.rows.astype(np.intp)
     bootstrap = batch.bootstrap.astype(np.intp)
     steps = {}
@@ -268,7 +270,7 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
         if target is None or target.dtype != column.dtype:
             steps[name] = column.take(rows, axis=0)
         else:
-            # With the default mode, numpy would go through a buffer.
+            # With the default mode, numpy would buffer the output.
             steps[name] = column.take(rows, axis=0, out=target, mode="clip")
     return PackedSteps(
         steps=Columns(steps),
@@ -284,8 +286,8 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
 def _gather_groups(pool: RowPool, moments: GroupMoments, batch: TrajectoryBatch) -> PackedGroups:
     assert batch.all_done is not None
     of_steps, after = moments.members(batch.rows), moments.members(batch.bootstrap)
-    # For the steps, the members of the few moments are numbered instead of the many mates. After a trajectory, the
-    # mates are: its moment's members would bring in the bootstrap row itself.
+    # For the steps, number the members of the few moments rather than the many mates. For the observations after the
+    # last steps, number the mates themselves, because the members of a moment can include the bootstrap row.
     table = of_steps.table[:, : _width(of_steps.table)]
     numbered = number_mates(batch.rows, table, after.mates(after.table), pool.capacity)
     mates = of_steps.mates(numbered.mates)
@@ -297,7 +299,7 @@ def _gather_groups(pool: RowPool, moments: GroupMoments, batch: TrajectoryBatch)
 
 
 def of_workers(packed: PackedSteps, first: int) -> PackedSteps:
-    """The same steps with worker numbers that start at ``first`` instead of 0."""
+    """Return the steps with worker numbers that start at ``first`` instead of 0."""
     return replace(packed, agent=packed.agent + (np.int64(first) << WORKER_SHIFT)) if first else packed
 
 
@@ -305,8 +307,8 @@ def join_packed(parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None
     """Join packed steps with the same columns.
 
     Args:
-        parts: at least one.
-        into: as for ``gather``.
+        parts: one or more packed steps.
+        into: as in ``gather``.
     """
     starts = offsets(np.array([len(part) for part in parts]))
     steps = {}
@@ -331,7 +333,7 @@ def join_packed(parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None
 
 
 def _join_groups(parts: Sequence[PackedSteps], starts: IntArray) -> PackedGroups | None:
-    """Join the groupmates of all parts. The ``others`` follow all steps, part by part."""
+    """Join the groupmates of all parts. The parts' ``others`` are numbered in order after all steps."""
     groups = [part.groups for part in parts if part.groups is not None]
     if not groups:
         return None
@@ -352,7 +354,7 @@ def _join_groups(parts: Sequence[PackedSteps], starts: IntArray) -> PackedGroups
 
 
 def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
-    """Give the rows of these batches back to the pool. They must not be read anymore."""
+    """Release the rows of these batches to the pool. They must not be read afterwards."""
     if not batches:
         return
     # Two calls, because a row can be a step of one trajectory and the bootstrap of another.
@@ -361,28 +363,28 @@ def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
 
 
 class PerAgent(dict[int, T]):
-    """Agent -> a value of its unfinished episode."""
+    """A mapping from agents to a value for their unfinished episodes."""
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop the values of one worker's agents, or of all."""
+        """Remove the values of one worker's agents, or of all agents (None)."""
         for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
             del self[agent]
 
 
 class EpisodeSums(PerAgent[list[float]]):
-    """Adds up several kinds of reward per agent until its episode ends."""
+    """Sums of several kinds of rewards per agent, until the agent's episode ends."""
 
     def add(self, rewards: FloatArray, offset: IntArray, agent: LongArray, ended: BoolArray) -> NDArray[np.float64]:
-        """Add trajectories in order.
+        """Add the rewards of trajectories in order.
 
         Args:
-            rewards: [X, B], X kinds.
-            offset: i32 [S + 1].
-            agent: i64 [S].
+            rewards: [X, B], X kinds of rewards.
+            offset: i32 [S + 1], offsets of the trajectories.
+            agent: i64 [S], agent of each trajectory.
             ended: bool [S], whether the episode ended with the trajectory.
 
         Returns:
-            f64 [X, episodes that ended], their sums in order.
+            f64 [X, episodes that ended], the sums of these episodes in order.
         """
         sums = np.add.reduceat(rewards.astype(np.float64), offset[:-1], axis=1)
         finished = []

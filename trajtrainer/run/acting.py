@@ -1,6 +1,6 @@
-"""What commands share that act in an environment and train nothing.
+"""Shared code of the commands that act in an environment without training.
 
-Settings, the environment (by default the one in which the model was trained), and files of results.
+It covers their settings, the environment (by default the one that the model was trained in), and the results files.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ INTERRUPTED = 130
 _LARGEST_DRAWN_SEED = 10_000
 
 _STATUS = Path("run_logs", "training_status.json")
-_NOT_USED = "What %s says about its environment is not used: %s"
+_NOT_USED = "The environment settings in %s are ignored: %s"
 
 
 def for_inference(settings: RunSettings) -> RunSettings:
-    """The settings with a seed, and as those of a run that writes nothing."""
+    """Return the settings of a run that writes nothing, with a random seed if they have none."""
     seed = settings.env_settings.seed
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
     checkpoints = evolve(settings.checkpoint_settings, inference=True)
@@ -55,19 +55,19 @@ def for_inference(settings: RunSettings) -> RunSettings:
 
 
 def check_acting(check: Preflight, settings: RunSettings) -> ActingOptions:
-    """Check the environment and the device; return how models act."""
+    """Check the environment and the device, and return the options for acting models."""
     check(check_environment, settings.env_settings.env_path)
     return ActingOptions(settings.deterministic, check(choose_device, settings.torch_settings.device) or "cpu")
 
 
 def log_parameters(parameters: Parameters) -> None:
-    """Log the parameters with which the environment is reset, if there are any."""
+    """Log the parameters that the environment is reset with, if there are any."""
     if parameters:
         logger.info("Environment parameters: %s.", in_words(parameters))
 
 
 def in_words(parameters: Parameters) -> str:
-    """Parameters as a user writes them; a sampler is shown by its settings."""
+    """Format parameters as ``key=value``, separated by commas. A sampler is shown as its settings."""
     values = {key: each.value if isinstance(each, ConstantSettings) else each for key, each in parameters.items()}
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
@@ -78,11 +78,11 @@ def opened(
     stop: StopRequest,
     make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
 ) -> Iterator[Environment | None]:
-    """Start the environment, and close it at the end; None if a signal came before it was ready.
+    """Start an environment, and close it at the end. Yields None if a signal arrived before it was ready.
 
-    Players write their logs and output into a temporary folder. It is removed at the end, but kept after an error,
-    whose message names the log. Until then, signals are connected with ``stop``.
-    All environments of a command find the global random generators in the same state.
+    Players write their logs and output into a temporary folder, which is removed at the end. After an error it is kept,
+    because the message refers to a log in it. Inside the ``with`` block, signals set ``stop``. The global random
+    generators are seeded first, so that all environments of a command start with the same state.
 
     Raises:
         TrajtrainerError: see ``make_environment``.
@@ -130,7 +130,7 @@ def fault_after(
     Raises:
         EnvironmentFaultError: the fault, if there are no results.
     """
-    if stop.requested:  # a signal to a whole group of processes ends the environments, too
+    if stop.requested:  # a signal to the whole process group also ends the environments
         return None
     if not results:
         raise fault
@@ -139,17 +139,17 @@ def fault_after(
 
 
 def exit_code(failure: object, stop: StopRequest, *, is_written: bool = True) -> int:
-    """The exit code of a command that acts: 1 after a failure, 128 and its number after a signal."""
+    """Return the exit code of a command that acts: 1 after a failure, 128 plus the signal number after a signal."""
     if failure is not None or not (stop.requested or is_written):
         return FAILED
     return stop.exit_code or INTERRUPTED if stop.requested else 0
 
 
 def check_file(option: str, path: Path | None) -> None:
-    """Check that a file of results can be written, before hours of work.
+    """Check that a results file can be written, before hours of work.
 
     Raises:
-        SettingsError: it cannot.
+        SettingsError: the path is a folder, or its parent folder does not exist.
     """
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         found = "is a folder" if path.is_dir() else f"is in the folder {path.parent}, which does not exist"
@@ -157,10 +157,10 @@ def check_file(option: str, path: Path | None) -> None:
 
 
 def write_file(path: Path | None, write: Callable[[Path], None]) -> bool:
-    """Write a file of results, if one is wanted. A failure is logged, and must not cost the others.
+    """Write a results file, unless ``path`` is None. A failure is only logged, so that other files are still written.
 
     Returns:
-        Whether it went well.
+        False if the file could not be written.
     """
     if path is None:
         return True
@@ -174,19 +174,23 @@ def write_file(path: Path | None, write: Callable[[Path], None]) -> bool:
 
 
 def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[str, Any]:
-    """Complete the environment, ``env_args`` and ``wrappers``, where they are not given, from the run of a model.
+    """Take the environment, ``env_args`` and ``wrappers`` that the user did not give from the run of a model.
 
-    The environment comes from the run if it is one of Python or a simulation: without a build, the Editor may be meant.
-    The others come from it if the environment is the one of the run, which it would not be without them. The wrappers
-    of the run's evaluations come before those of its training.
+    They are taken only if the run's environment is a Python environment or a simulation: a user who gives no Unity
+    build may mean the Editor. ``env_args`` and ``wrappers`` are also taken if the user gives the same environment as
+    the run's, because without them it would be a different task. Wrappers of the run's evaluations take precedence over
+    those of its training.
 
     Args:
-        word: the model, as for ``find_models``, which reports it if there is none.
+        word: the model, as for ``find_models``. If it does not exist, nothing is taken; ``find_models`` reports that.
         results: the folder that contains the runs.
-        given: fields of ``env_settings``.
+        given: the fields of ``env_settings`` that the user gave.
+
+    Returns:
+        The additional fields of ``env_settings``.
 
     Raises:
-        SettingsError: the run was fetched from the hub, so what it names is started only if the user asks for it.
+        SettingsError: the run was downloaded from the hub, so the code it specifies runs only if the user asks for it.
     """
     try:
         folder = _folder_of_run(file_of(word, results))
@@ -209,16 +213,16 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
     options += [f"--env-args {' '.join(taken['env_args'])}"] if "env_args" in taken else []
     if (origin := origin_of(folder)) is not None:
         raise SettingsError(
-            f"{folder} was fetched from {origin}, and what others wrote there is not started unless you ask for it: "
-            f"{', '.join(options)}. If you trust it, give these options yourself, or give others; --wrapper or "
-            "--env-args without a value means none."
+            f"{folder} was fetched from {origin}, so code that it specifies is not run unless you ask for it: "
+            f"{', '.join(options)}. If you trust it, pass these options yourself, or pass different ones; "
+            "--wrapper or --env-args without a value means none."
         )
-    logger.info("As in the run of %s: %s.", word, ", ".join(options))
+    logger.info("Taken from the run of %s: %s.", word, ", ".join(options))
     return taken
 
 
 def parameters_of_run(model: Model) -> Parameters:
-    """The environment parameters with which a model's run trained, in the lessons that it has reached."""
+    """Return the environment parameters that a model's run trained with, in the lessons that it has reached."""
     if model.scripted:
         return {}
     folder = _folder_of_run(next(iter(model.policies.values())).path)
@@ -237,13 +241,13 @@ def parameters_of_run(model: Model) -> Parameters:
 
 
 def image_order_of_runs(models: Iterable[Model]) -> RawImageOrder:
-    """How the runs of some models read raw images; ``AUTO`` if they do not say, or differ."""
+    """Return the order in which the models' runs read raw images; ``AUTO`` if it is unknown or differs between runs."""
     found = set()
     for folder in {_folder_of_run(policy.path) for model in models for policy in model.policies.values()} - {None}:
         assert folder is not None
         try:
             content = json.loads((folder / _STATUS).read_bytes())
-        except (OSError, ValueError, RecursionError):  # then nothing is known
+        except (OSError, ValueError, RecursionError):  # the order is unknown
             continue
         sections = content.items() if isinstance(content, dict) else ()
         status = TrainingStatus(None, {name: each for name, each in sections if isinstance(each, dict)})
@@ -257,7 +261,7 @@ def _folder_of_run(file: Path) -> Path | None:
 
 
 def _settings_of_run(folder: Path, section: str) -> RunSettings | None:
-    """The settings of a run; None if it lacks the section, or if they are not readable any more."""
+    """Return the settings of a run; None if they lack ``section``, or can no longer be read."""
     try:
         root, problems = read_file(folder / "configuration.yaml")
         return run_settings_with(root, {}, problems, behaviors_required=False) if section in root.mapping else None

@@ -31,20 +31,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Behavior:
-    """Everything that a run has of one behavior.
+    """All parts of one behavior in a run.
 
     Attributes:
-        run: that it belongs to.
-        learner: as its actors see it.
-        trainer: of the learner.
-        episodes: of its agents; without any if it learns from a data set.
-        checkpoints: its saved states.
-        replay: the file for its experience, if the settings ask for one.
-        self_play: of its teams; None if all of them learn.
+        run: the run that the behavior is part of.
+        learner: the learner, as its actors see it.
+        trainer: the learner's trainer.
+        episodes: a record of its agents' episodes; empty if it learns from a data set.
+        checkpoints: saves and loads its checkpoints.
+        replay: the file for its stored experience, if the settings ask for one.
+        self_play: matches its teams with opponents; None if all teams learn.
         selector: selects its best models, and ends its training early; None without training.
         evaluation: its newest evaluation in this session; None before the first.
-        first_gradient_step: gradient steps made before this session, in a run that is resumed.
-        thread: in which the trainer advances with ``threaded: true``; the first ``advance`` starts it.
+        first_gradient_step: number of gradient steps made before this session, if the run is resumed.
+        thread: the thread in which the trainer advances with ``threaded: true``; the first ``advance`` starts it.
     """
 
     run: Run
@@ -61,9 +61,9 @@ class Behavior:
     _noted: BestModel | None = field(default=None, init=False)
 
     def begin_session(self) -> None:
-        """Count from here what this session does. Called once the behavior has been restored."""
+        """Note what earlier sessions have done, so that only this session's work counts. Called after restoring."""
         self.first_gradient_step = self.trainer.algorithm.gradient_steps
-        self._noted = self._best_model  # The best model of an earlier session is no event of this one.
+        self._noted = self._best_model  # The best model of an earlier session is not a new event.
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ class Behavior:
 
     @property
     def recorded_step(self) -> int:
-        """The trainer's step once it has read everything that has arrived."""
+        """The step that the trainer reaches once it has processed all experience that has arrived."""
         return max(self.trainer.step, self.trainer.first_step + self.learner.recorded.num_steps)
 
     def advance(self) -> None:
-        """Let the trainer read its experience and update, if it is due. With a thread of its own, check that it lives.
+        """Let the trainer process its experience and update if it is due, or check its thread for errors.
 
         Raises:
-            BaseException: raised by the trainer.
+            BaseException: the trainer's exception, from this thread or its own.
         """
         if self.thread is not None:
             if self.thread.ident is None:
@@ -93,38 +93,38 @@ class Behavior:
             self.selector.end_if_enough()
 
     def observe(self) -> None:
-        """Measure the model as it is now. Called between two steps of the trainer."""
+        """Measure the current model. Called after the trainer has advanced."""
         if self.selector is not None:
             self.selector.observe()
 
     def finish(self) -> None:
-        """Let the trainer read the experience that is left. A trainer with a thread does that when its thread ends."""
+        """Let the trainer process the remaining experience. A trainer thread does that itself when it ends."""
         if self.thread is None:
             self.trainer.advance()
             self.observe()
 
     @property
     def learns_alone(self) -> bool:
-        """Whether the loop should let it learn although no experience arrives. A thread of its own does so anyway."""
+        """True if the loop should let it learn even without new experience. A trainer thread does that by itself."""
         return self.thread is None and self.trainer.learns_alone and not self.is_done()
 
     def is_done(self) -> bool:
-        """Whether it has enough steps, or without training the number of episodes that was asked for."""
+        """Return whether it has enough steps or, without training, the requested number of episodes."""
         if self.run.is_training:
             return self.trainer.has_enough
         episodes = self.run.settings.inference_episodes
         return episodes is not None and self.learner.recorded.num_episodes >= episodes
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint that is due. A failure is logged, and training continues. Called by the trainer."""
+        """Save a checkpoint. Called by the trainer when one is due. A failure is logged, and training continues."""
         trainer = self.trainer
         state = self._state()
         if self.checkpoints.save(trainer.step, self.episodes.reward_since_update, state, self._export):
             self._note_checkpoint(is_last=False)
-        if self.selector is not None and self.selector.by != EVALUATION:  # models with evaluations are written at once
+        if self.selector is not None and self.selector.by != EVALUATION:  # evaluations write best models at once
             self.selector.best_models.write()
         if self.replay is not None:
-            # After the checkpoint, which would otherwise wait for all of this to reach the disk.
+            # After the checkpoint, which would otherwise have to wait until the replay is on disk.
             self.replay.save()
         self.run.write_files()
 
@@ -132,7 +132,7 @@ class Behavior:
         """Save the last checkpoint of the run.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: the checkpoint could not be written.
         """
         trainer = self.trainer
         with self.run.timers("RLTrainer._checkpoint"):
@@ -154,7 +154,7 @@ class Behavior:
 
     @property
     def best(self) -> BestCheckpoint | None:
-        """The best model so far, including earlier sessions of a run that is resumed."""
+        """The best model so far, including earlier sessions of a resumed run."""
         best, folder = self._best_model, self.checkpoints.folder
         if best is None:
             return None
@@ -172,11 +172,11 @@ class Behavior:
             self.run.hooks.add(self.best)
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics of the policy are finite, and so worth saving."""
+        """Return whether all weights and statistics of the policy are finite. Otherwise they are not worth saving."""
         return all(bool(torch.isfinite(entry).all()) for entry in self.trainer.actor.state_dict().values())
 
     def progress(self) -> BehaviorProgress:
-        """Its progress, for the live view."""
+        """Return the behavior's progress, for the live view."""
         trainer = self.trainer
         rewards = self.run.rewards.of(self.name)
         best, trains = self._best_model, trainer.should_still_train
@@ -193,16 +193,16 @@ class Behavior:
 
     @property
     def can_continue(self) -> bool:
-        """Whether there is something left to train, and a checkpoint to continue from."""
+        """True if there is something left to train, and a checkpoint to continue from."""
         return self.trainer.should_still_train and self.checkpoints.folder.checkpoint.is_file()
 
     @property
     def mean_return(self) -> MeanReturn | None:
-        """The newest mean return. Without training it is of all episodes, since the policy stays the same."""
+        """The newest mean return. Without training, it covers all episodes, because the policy does not change."""
         return self.episodes.newest if self.run.is_training else self.episodes.so_far
 
     def log_result(self) -> None:
-        """Log the result, and where its files are."""
+        """Log the result and the paths of its files."""
         dataset = self.run.datasets.get(self.name)
         if dataset is not None:
             extra = fields("result", behavior=self.name, step=self.trainer.step)
@@ -224,7 +224,7 @@ class Behavior:
             logger.info("  exported policy %s, checkpoints in %s", policy, checkpoints)
 
     def _state(self, step: int | None = None) -> dict[str, Any]:
-        """The content of a checkpoint. The same rating and mean return go into the status."""
+        """Return the content of a checkpoint, and record the same rating and mean return in the status."""
         self_play = None if self.self_play is None else self.self_play.state()
         if self_play is not None:
             self.run.status.set_elo(self.name, self_play["elo"])
@@ -236,11 +236,11 @@ class Behavior:
         return to_checkpoint(self.trainer, self.learner.policy, self_play, selector, step=step)
 
     def copied_state(self, step: int | None = None) -> dict[str, Any]:
-        """A copy of the content of a checkpoint as of now. Called between two steps of the trainer."""
+        """Return a copy of what a checkpoint would contain now. Called while the trainer is not advancing."""
         return copied(self._state(step))
 
     def _export(self, path: Path) -> None:
-        # Late: it is slow to import, and not needed before the first checkpoint.
+        # Lazy import: it is slow, and not needed before the first checkpoint.
         from trajtrainer.policies.onnx.export import export_policy
 
         actor = self.trainer.actor

@@ -1,4 +1,4 @@
-"""Shared by the commands: log lines, tables and tracebacks on the console, and the settings of acting commands."""
+"""Shared code of the commands: log lines, tables and tracebacks on the console, and settings of acting commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNLIMITED = 10_000  # the width of files and pipes
+_UNLIMITED = 10_000  # width of output to files and pipes
 
 _ENVIRONMENT = "env_settings"
 
@@ -32,13 +32,13 @@ _ENVIRONMENT = "env_settings"
 def console(
     *, debug: bool, quiet: bool = False, to_stderr: bool = False, as_json: bool = False
 ) -> Iterator[ConsoleHandler]:
-    """Send log lines to the console in the meantime.
+    """Send log lines to the console inside the ``with`` block.
 
     Args:
         debug: show debug lines, and the traceback of an error that ends the command.
         quiet: show warnings and errors only.
-        to_stderr: reserve stdout for the result of the command.
-        as_json: write JSON objects, also for an error that ends the command.
+        to_stderr: write log lines to stderr, because stdout is reserved for the result of the command.
+        as_json: write JSON objects, including one for an error that ends the command.
     """
     from trajtrainer.run.logs import console_logging
 
@@ -48,7 +48,7 @@ def console(
         try:
             yield handler
         except TrajtrainerError as error:
-            if as_json:  # stderr has it as text
+            if as_json:  # stderr only shows it as text
                 logger.error("%s", error)
             logger.debug("Traceback of the error:", exc_info=True)
             raise
@@ -66,7 +66,7 @@ def print_table(*tables: RenderableType) -> None:
 def add_count(
     parser: argparse.ArgumentParser, option: str, things: str, help_: str, default: int | None = None
 ) -> None:
-    """Declare an option for a number of things, at least 1. A default is appended to the help."""
+    """Add an option for a number of things, at least 1. The default, if any, is appended to the help text."""
 
     def count(text: str) -> int:
         if not text.isdecimal() or not int(text):
@@ -78,17 +78,17 @@ def add_count(
 
 
 def add_results_dir(parser: argparse.ArgumentParser, help_: str = "folder of the runs (default: results)") -> None:
-    """Declare ``--results-dir``."""
+    """Add the option ``--results-dir``."""
     parser.add_argument("--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help=help_)
 
 
 def add_raw_image_order(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--raw-image-order``, for commands that read ``.demo`` files."""
+    """Add the option ``--raw-image-order``, for commands that read ``.demo`` files."""
     parser.add_argument(
         "--raw-image-order",
         choices=[order.value for order in RawImageOrder],
         default=RawImageOrder.AUTO.value,
-        help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, which "
+        help="dimension order of raw images in .demo files from Unity packages 3.0 and newer (default: auto, which "
         "detects it from the images)",
     )
 
@@ -96,18 +96,18 @@ def add_raw_image_order(parser: argparse.ArgumentParser) -> None:
 def acting_settings(
     arguments: argparse.Namespace, models: Iterable[str], sections: Mapping[str, object] | None = None
 ) -> RunSettings:
-    """The settings of a command that acts with trained models, and trains nothing.
+    """Return the settings of a command that acts with trained models without training them.
 
     Args:
-        arguments: that were parsed.
-        models: as for ``find_models``. Settings of the environment that have no option come from the runs of these
-            models; earlier models take precedence.
-        sections: of a configuration, filled from the command's own options.
+        arguments: the parsed arguments.
+        models: the models, as for ``find_models``. Environment settings that are not given as options are taken from
+            the runs of these models; earlier models take precedence.
+        sections: sections of a configuration, filled from the command's own options.
 
     Raises:
-        TrajtrainerError: something in the options is wrong.
+        TrajtrainerError: an option is invalid.
     """
-    from trajtrainer.run.acting import as_trained  # late: --help does not need it
+    from trajtrainer.run.acting import as_trained  # lazy import: --help does not need it
 
     given = flags.given(arguments)
     results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))

@@ -1,4 +1,4 @@
-"""How acting and learning of one behavior wait for each other, decided once from the settings of the run."""
+"""Decides how acting and learning of one behavior wait for each other, based on the settings of the run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 class Waiting(enum.Enum):
-    """Who waits for whom."""
+    """The ways in which acting and learning wait for each other."""
 
-    ONE_LOOP = enum.auto()  # acting makes a step, then the trainer learns if it is due
-    THREAD = enum.auto()  # acting continues in the loop while the trainer's thread learns, up to a number of rows
-    TURNS = enum.auto()  # acting elsewhere continues exactly until the trainer has something to do
-    ROWS = enum.auto()  # acting elsewhere continues up to a number of rows that have not been learned from
-    UPDATES = enum.auto()  # acting elsewhere continues up to a number of policy versions
+    ONE_LOOP = enum.auto()  # one acting step, then the trainer learns if it is due
+    THREAD = enum.auto()  # the loop keeps acting while the trainer's thread learns, until it is a number of rows ahead
+    TURNS = enum.auto()  # an actor outside the loop collects exactly until the trainer has something to do
+    ROWS = enum.auto()  # actors outside the loop may be up to a number of rows ahead of learning
+    UPDATES = enum.auto()  # actors outside the loop may be up to a number of policy versions ahead of learning
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ class Coupling:
 
     settings: TrainerSettings
     waiting: Waiting
-    max_policy_lag: int | None = None  # with ``UPDATES``: how many versions old a policy may be
+    max_policy_lag: int | None = None  # with ``UPDATES``: the maximum age of an acting policy, in versions
 
     @classmethod
     def of(cls, settings: TrainerSettings, *, elsewhere: tuple[int, int] | None, is_training: bool) -> Coupling:
         """Decide how a behavior is coupled.
 
         Args:
-            settings: of its trainer.
-            elsewhere: the number of actors outside the loop and their ``max_policy_lag``; None if acting is in the
+            settings: settings of its trainer.
+            elsewhere: the number of actors outside the loop and their ``max_policy_lag``; None if the actor is in the
                 loop.
-            is_training: whether the run trains.
+            is_training: True if the run trains.
         """
         if elsewhere is None:
             return cls(settings, Waiting.THREAD if settings.threaded else Waiting.ONE_LOOP)
@@ -55,7 +55,7 @@ class Coupling:
         return cls(settings, Waiting.ROWS)
 
     def source(self) -> ExperienceSource:
-        """The channel for the experience, still empty."""
+        """Make an empty channel for the experience."""
         return ExperienceSource(
             is_concurrent=self.waiting in (Waiting.THREAD, Waiting.ROWS, Waiting.UPDATES),
             max_lag=self.max_policy_lag,
@@ -64,7 +64,10 @@ class Coupling:
 
     @property
     def lead(self) -> int:
-        """Rows by which acting elsewhere may be ahead; actors hand over a part of these at a time. 0 in the loop."""
+        """Number of rows that actors outside the loop may be ahead of learning; 0 for an actor in the loop.
+
+        Actors hand over a fraction of these rows at a time.
+        """
         if self.waiting in (Waiting.ONE_LOOP, Waiting.THREAD):
             return 0
         if self.max_policy_lag is None:
@@ -72,13 +75,13 @@ class Coupling:
         return (1 + self.max_policy_lag) * (self.settings.buffer_size + 1)
 
     def pacing(self, trainer: Trainer, self_play: SelfPlay | None) -> Pacing:
-        """The pacing of the behavior's actors, before any has started."""
+        """Make the pacing for the behavior's actors, before any of them has started."""
         name, settings = trainer.context.behavior, self.settings
 
         def most_steps() -> int:  # in this session; a function, because a checkpoint may be loaded later
             if not trainer.context.training:
                 return UNLIMITED
-            # Nothing more is collected once ``stop`` has ended the training either.
+            # Collecting also ends once ``stop`` has ended the training.
             return settings.max_steps + 1 - trainer.first_step if trainer.should_still_train else 0
 
         match self.waiting:
@@ -102,10 +105,10 @@ class TrainerThread(threading.Thread):
     the source ends the thread.
 
     Args:
-        trainer: used by this thread only.
-        timers: of the run.
+        trainer: the trainer, which only this thread uses.
+        timers: timers of the run.
         then: called after each ``advance``.
-        calls: of the user's code, by the run's threads.
+        calls: keeps track of the run's calls of user code.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class TrainerThread(threading.Thread):
         self._calls = UserCalls() if calls is None else calls
 
     def raise_failure(self) -> None:
-        """Raise what ended the thread, if it has failed."""
+        """Raise the exception that ended the thread, if any."""
         if self.failure is not None:
             raise self.failure
 

@@ -36,10 +36,10 @@ class BehaviorProgress:
 
     Attributes:
         step: agent steps recorded so far.
-        max_steps: those to train.
-        rewards: returns of its last episodes since any parameter last changed its lesson, at most
+        max_steps: agent steps to train for.
+        rewards: returns of its latest episodes since any parameter last changed its lesson, up to
             ``Curriculum.reward_buffer_length`` of them.
-        group_rewards: likewise the group rewards of these episodes, one entry per agent.
+        group_rewards: group rewards of these episodes, one entry per agent.
         elo: its rating; None without self-play.
     """
 
@@ -52,13 +52,13 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class LessonChange:
-    """The result of a check.
+    """The result of checking the completion criteria once.
 
     Attributes:
         advanced: the parameters that are in a new lesson, in the order of the configuration. If there are any, the
             reward buffers of all behaviors must be cleared.
-        require_reset: a lesson that has ended requires a reset of the environment. Otherwise the new samplers are only
-            sent.
+        require_reset: True if a completed lesson requires a reset of the environment. Otherwise the new samplers are
+            only sent.
     """
 
     advanced: tuple[str, ...] = ()
@@ -70,9 +70,9 @@ class _Parameter:
     """The lessons of one parameter, and its current one.
 
     Attributes:
-        lessons: in order.
-        lesson_num: of the current one, from 0.
-        smoothed: the smoothed reward, which survives a change of lessons and starts at 0 in every session.
+        lessons: all lessons, in order.
+        lesson_num: number of the current lesson, starting from 0.
+        smoothed: the smoothed reward, which is kept when the lesson changes and starts at 0 in every session.
     """
 
     lessons: list[Lesson]
@@ -85,7 +85,7 @@ class _Parameter:
 
     @property
     def criteria(self) -> CompletionCriteria | None:
-        """The criteria that end the current lesson; None in the last one, even if its settings have some."""
+        """The completion criteria of the current lesson; None in the last lesson, even if it has some."""
         return self.lesson.completion_criteria if self.lesson_num + 1 < len(self.lessons) else None
 
 
@@ -96,7 +96,7 @@ class Curriculum:
         """Start with the first lesson of every parameter.
 
         Args:
-            parameters: by name, from the configuration; None for none.
+            parameters: settings of each parameter by name, from the configuration; None if there are no parameters.
             run_seed: samplers without a seed get ``run_seed``, ``run_seed + 1``, ... in the order of the configuration
                 (docs/explanation/mlagents-behavior.md#seeds).
         """
@@ -105,35 +105,35 @@ class Curriculum:
 
     @property
     def samplers(self) -> dict[str, Sampler]:
-        """The sampler of each parameter in its current lesson, seeds resolved."""
+        """The sampler of each parameter in its current lesson, with resolved seeds."""
         return {name: parameter.lesson.value for name, parameter in self._states.items()}
 
     @property
     def lesson_numbers(self) -> dict[str, int]:
-        """Each parameter's current lesson, from 0."""
+        """The number of each parameter's current lesson, starting from 0."""
         return {name: parameter.lesson_num for name, parameter in self._states.items()}
 
     @property
     def lesson_names(self) -> dict[str, str]:
-        """Each parameter's current lesson, of those that have several."""
+        """The name of the current lesson of each parameter that has several lessons."""
         return {name: parameter.lesson.name for name, parameter in self._states.items() if len(parameter.lessons) > 1}
 
     @property
     def num_completed(self) -> int:
-        """How many lessons all parameters together have completed."""
+        """The number of lessons that all parameters together have completed."""
         return sum(self.lesson_numbers.values())
 
     @property
     def has_next_lesson(self) -> bool:
-        """Whether any parameter is not in its last lesson yet, so that ``advance`` can lead to anything."""
+        """True if any parameter can still move to another lesson. Otherwise ``advance`` has no effect."""
         return any(parameter.criteria is not None for parameter in self._states.values())
 
     def reward_buffer_length(self, behavior: str) -> int:
-        """How many episodes ``BehaviorProgress.rewards`` must hold: the longest ``min_lesson_length``, at least 1."""
+        """Return the required size of ``BehaviorProgress.rewards``: the largest ``min_lesson_length``, at least 1."""
         return max((criteria.min_lesson_length for criteria in self._criteria_of(behavior)), default=1) or 1
 
     def measures(self, behavior: str) -> bool:
-        """Whether any lesson depends on this behavior."""
+        """Return whether the criteria of any lesson depend on this behavior."""
         return any(self._criteria_of(behavior))
 
     def _criteria_of(self, behavior: str) -> Iterator[CompletionCriteria]:
@@ -142,17 +142,17 @@ class Curriculum:
 
     @property
     def awaits_groups_of(self) -> set[str]:
-        """The behaviors whose group rewards decide whether a current lesson ends."""
+        """The behaviors whose group rewards decide whether a current lesson is complete."""
         criteria = (parameter.criteria for parameter in self._states.values())
         return {c.behavior for c in criteria if c is not None and c.measure is Measure.GROUP_REWARD}
 
     def advance(self, progress: Mapping[str, BehaviorProgress]) -> LessonChange:
-        """Check every parameter once and move on those whose lesson is done, by one lesson each.
+        """Check every parameter once, and move each one whose lesson is done to its next lesson.
 
-        With smoothing, every check counts as one more value, so call it once per message, as ML-Agents does.
+        With smoothing, every check counts as another value, so call this once per message, as ML-Agents does.
 
         Args:
-            progress: by name of the behavior. Criteria of behaviors that are missing here are not met.
+            progress: progress by behavior name. Criteria of behaviors that are missing here are not met.
         """
         advanced = []
         require_reset = False
@@ -168,7 +168,7 @@ class Curriculum:
         return LessonChange(tuple(advanced), require_reset)
 
     def descriptions(self, names: Iterable[str] | None = None) -> list[str]:
-        """One console line per parameter (all, or those named): its lesson and its value."""
+        """Return a console line with the lesson and value of each parameter, or of those in ``names``."""
         return [
             f"Parameter '{name}' is in lesson '{self._states[name].lesson.name}' and has value "
             f"'{describe(self._states[name].lesson.value)}'."
@@ -176,20 +176,20 @@ class Curriculum:
         ]
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Go to the lessons of ``state``. Parameters that are missing there start with their first lesson.
+        """Move to the lessons in ``state``. Parameters that are missing there start with their first lesson.
 
         Args:
-            state: ``training_status.json``, which has ``{parameter: {"lesson_num": n}}`` among other entries.
+            state: content of ``training_status.json``, with ``{parameter: {"lesson_num": n}}`` among other entries.
 
         Raises:
-            SettingsError: the configuration does not have a lesson of ``state``.
+            SettingsError: a lesson in ``state`` does not exist in the configuration.
         """
         lessons = {}
         for name, parameter in self._states.items():
             entry = state.get(name)
             if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
-                # The file has nothing of this parameter, or something of a behavior with the same name, since both are
-                # in the same file: docs/explanation/mlagents-behavior.md#training-status.
+                # The file has no entry for this parameter, or only an entry for a behavior with the same name, because
+                # both share the file: docs/explanation/mlagents-behavior.md#training-status.
                 lessons[name] = 0
                 continue
             lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
@@ -205,11 +205,13 @@ class Curriculum:
 
 
 def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smoothed: float) -> tuple[bool, float]:
-    """Whether a lesson is done, and the smoothed reward (docs/explanation/mlagents-behavior.md#environment-parameters).
+    """Return whether a lesson is done, and the smoothed reward.
+
+    See docs/explanation/mlagents-behavior.md#environment-parameters.
 
     Args:
-        criteria: of the current lesson.
-        progress: of the behavior that the criteria name.
+        criteria: criteria of the current lesson.
+        progress: progress of the behavior that the criteria refer to.
         smoothed: the parameter's smoothed reward so far.
     """
     rewards = progress.group_rewards if criteria.measure is Measure.GROUP_REWARD else progress.rewards
@@ -228,7 +230,7 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
 
 
 def describe(sampler: Sampler) -> str:
-    """A sampler as the console shows it (docs/explanation/mlagents-behavior.md#console)."""
+    """Describe a sampler in the form used on the console (docs/explanation/mlagents-behavior.md#console)."""
     if isinstance(sampler, ConstantSettings):
         return f"Float: value={sampler.value}"
     if isinstance(sampler, UniformSettings):

@@ -1,4 +1,4 @@
-"""The device of the networks, and the process-wide settings of threads and memory that make training fast."""
+"""The device for the networks, and process-wide thread and memory settings that make training fast."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LONGEST_REASON = 200
 
 
 def choose_device(wanted: str | None) -> torch.device:
-    """The device of ``--torch-device``; without one "cuda" if there is one, otherwise "cpu".
+    """Return the device given by ``--torch-device``. The default is "cuda" if available, otherwise "cpu".
 
     Raises:
-        SettingsError: there is no such device, or this machine or this build of torch does not support it.
+        SettingsError: the device does not exist, or this machine or this build of torch does not support it.
     """
     name = wanted or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
-        reason = "torch does not know such a device"
+        reason = "torch does not know this device"
         with contextlib.suppress(RuntimeError):
             kind = torch.device(name).type
             # torch's own explanation may be a page long.
@@ -39,15 +39,15 @@ def choose_device(wanted: str | None) -> torch.device:
         devices += ["'mps'"] * torch.backends.mps.is_available()
         raise SettingsError(
             f"torch_settings.device is {name!r}, which cannot be used here ({reason}). Expected "
-            f"{' or '.join(devices)}; without --torch-device, a device is chosen."
+            f"{' or '.join(devices)}; without --torch-device, a device is chosen automatically."
         ) from error
     return device
 
 
 def set_threads() -> None:
-    """Give torch one thread, unless OMP_NUM_THREADS says otherwise.
+    """Limit torch to one thread, unless OMP_NUM_THREADS is set.
 
-    A second thread gains little on networks of this size and makes a small update about 40 times slower as soon as
+    A second thread gains little with networks of this size, and makes a small update about 40 times slower as soon as
     anything else runs on the same cores, such as the player (measured: 1.2 ms with one thread, 45 ms with two).
     """
     if "OMP_NUM_THREADS" not in os.environ:
@@ -55,10 +55,10 @@ def set_threads() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed tensors of up to 32 MB for the next ones. Does nothing elsewhere.
+    """Let glibc keep the memory of freed tensors of up to 32 MB for reuse. Does nothing on other systems.
 
-    By default it returns them to the system, and every update has to get its gradients and activations back page by
-    page (measured: a quarter of the time of an update of GridWorld's 4 million weights).
+    By default glibc returns it to the system, and every update has to allocate the memory for its gradients and
+    activations again, page by page (measured: a quarter of the update time with GridWorld's 4 million weights).
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

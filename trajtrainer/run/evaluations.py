@@ -1,7 +1,7 @@
 """Evaluates the behaviors of a run while they train (docs/measure/evaluation.md#while-training).
 
-Between two passes of the loop, the main thread hands over models and collects results. The evaluator is a process of
-its own; if that is not possible, it plays in this process and the run waits for it.
+Between two passes of the loop, the main thread hands over models and collects results. The evaluator is a separate
+process; if that is not possible, it plays in this process and the run waits for it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
 
-# Length of one wait for a result: a request to stop is seen in between.
+# Length of a single wait for a result. Stop requests are noticed between two waits.
 _WAIT_S = 0.25
-# After this long the log says that training waits for an evaluation.
+# After this long, the log mentions that training is waiting for an evaluation.
 _PATIENCE_S = 10.0
 
 
@@ -52,8 +52,8 @@ class EvaluationController:
     """Gives the evaluator models to evaluate, and acts on the results.
 
     Args:
-        run: that it belongs to.
-        behaviors: those that train, by name.
+        run: the run whose behaviors are evaluated.
+        behaviors: the behaviors that train, by name.
         make: makes an evaluator; called again if its process has died.
     """
 
@@ -65,7 +65,7 @@ class EvaluationController:
         self._make = make
         self._settings = run.settings.evaluation or EvaluationSettings()
         self._evaluator = make()
-        self._pending: tuple[Behavior, Candidate, float] | None = None  # and when it began
+        self._pending: tuple[Behavior, Candidate, float] | None = None  # with its start time
         self._quota = RestartQuota(run.settings.env_settings)
         self._has_failed = self._was_reported = self._is_done = False
 
@@ -73,18 +73,18 @@ class EvaluationController:
         """Handle a result that has arrived, and start the evaluations that are due. Called between two passes.
 
         Raises:
-            SettingsError, UnsupportedError: there can be no evaluation with these settings.
+            SettingsError, UnsupportedError: evaluations are not possible with these settings.
         """
         if self._pending is not None or not self._evaluator.is_ready:
             self._poll(0.0)
         for behavior in list(self._behaviors.values()):
             candidate = None if behavior.selector is None else behavior.selector.pop_candidate()
-            # Wait for the last one, so the steps that are evaluated do not depend on how long evaluations take.
+            # Wait for the previous evaluation, so that the evaluated steps do not depend on how long evaluations take.
             if candidate is not None and self._wait() and self._can_begin():
                 self._begin(behavior, candidate)
 
     def finish(self) -> None:
-        """Do everything that is left and wait for it, unless the run is to stop.
+        """Run all remaining evaluations and wait for them, unless a stop was requested.
 
         Raises:
             SettingsError, UnsupportedError: as for ``step``.
@@ -94,15 +94,15 @@ class EvaluationController:
             self._is_done = self._wait()
 
     def close(self) -> None:
-        """End the evaluator; at once unless everything was evaluated (``finish``)."""
+        """Close the evaluator. It is stopped immediately unless ``finish`` has completed all evaluations."""
         self._evaluator.close(wait=self._is_done)
 
     def kill(self) -> None:
-        """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
+        """Kill the evaluator without waiting. Safe in a signal handler: it is quick and takes no lock."""
         self._evaluator.kill()
 
     def _can_begin(self) -> bool:
-        """Whether the evaluator works, or may be started again after its failure."""
+        """Return whether the evaluator works. After a failure, it is restarted if the quota allows that."""
         if self._has_failed:
             now_s = time.monotonic()
             if self._quota.refusal(now_s) is not None:
@@ -119,7 +119,7 @@ class EvaluationController:
         assert selector.evaluations is not None
         wanted = selector.evaluations
         others = [other for other in self._behaviors.values() if other is not behavior]
-        # Policies that nothing acts by are never loaded, so with data sets alone the trainer's network is used.
+        # With data sets alone, nothing acts, so the acting policies are never updated. Use the trainers' networks then.
         acting = {o.name: o.trainer.actor if self._run.is_offline else o.learner.policy.actor for o in others}
         request = Request(
             behavior=behavior.name,
@@ -137,7 +137,7 @@ class EvaluationController:
             self._wait()
 
     def _wait(self) -> bool:
-        """Wait for the evaluation that is under way. False if the run is to stop: nothing else is evaluated then."""
+        """Wait for the pending evaluation. Returns False if a stop was requested: nothing more is evaluated then."""
         report_s = time.monotonic() + _PATIENCE_S
         with self._run.timers("evaluation"):
             while not self._run.stop.requested:
@@ -145,7 +145,7 @@ class EvaluationController:
                     return True
                 self._poll(_WAIT_S)
                 if self._pending is not None and time.monotonic() > report_s:
-                    logger.info("Waiting for the evaluation of the model of step %d.", self._pending[1].model.steps)
+                    logger.info("Waiting for the evaluation of the model at step %d.", self._pending[1].model.steps)
                     report_s = math.inf
         return False
 
@@ -157,7 +157,7 @@ class EvaluationController:
                 return
             self._evaluator.close(wait=False)
             outcome = EnvironmentFaultError(
-                f"The evaluation of the model of step {candidate.model.steps} took longer than "
+                f"The evaluation of the model at step {candidate.model.steps} took longer than "
                 f"{self._settings.timeout:g} s (evaluation.timeout). Evaluate fewer episodes, limit their length with "
                 "evaluation.max_decisions, or raise the timeout."
             )
@@ -216,7 +216,7 @@ class EvaluationController:
 
 
 def tags(result: EvaluationResult) -> dict[str, StatsSummary]:
-    """The statistics of an evaluation, by TensorBoard tag."""
+    """Return the statistics of an evaluation by TensorBoard tag."""
     found = {
         EVALUATION_REWARD: StatsSummary(result.returns.values, Aggregation.HISTOGRAM),
         f"{EVALUATION_REWARD} Std": StatsSummary([result.returns.std]),
@@ -239,15 +239,15 @@ def make_evaluations(
     shared: tuple[Environment, Mapping[str, BehaviorSpec]] | None,
     reset_training: Callable[[], object],
 ) -> EvaluationController:
-    """Make what evaluates the behaviors of a run that has evaluations.
+    """Make the controller that evaluates the behaviors of a run.
 
     Args:
-        run: that begins.
-        behaviors: those that train, by name.
-        make_environment: has made the environment of the training.
-        shared: that environment, used if there cannot be another, and the behaviors that it has announced; None if it
-            is not in this process.
-        reset_training: resets it, so that the training starts new episodes.
+        run: the run, whose settings have evaluations.
+        behaviors: the behaviors that train, by name.
+        make_environment: the factory that made the training environment.
+        shared: the training environment, which is used if there cannot be another one, and the specs that it has
+            announced; None if it is not in this process.
+        reset_training: resets the training environment, so that training starts new episodes.
     """
     settings = settings_of_evaluation(run.settings)
     seed = settings.env_settings.seed
@@ -267,8 +267,8 @@ def make_evaluations(
                 "actors.backend inline."
             )
         logger.warning(
-            "The Unity Editor cannot be started twice, so evaluations use the scene that trains: it is reset before "
-            "and after each of them, which cuts off unfinished episodes. With a build (--env), evaluations do not "
+            "The Unity Editor cannot be started twice, so evaluations use the training scene: it is reset before and "
+            "after each evaluation, which cuts unfinished episodes short. With a build (--env), evaluations do not "
             "disturb the training."
         )
         environment, specs = shared
@@ -277,7 +277,7 @@ def make_evaluations(
     if make_environment is not environment_of_settings:
         evaluator = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         with generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
-            evaluator.start()  # At once, because this finds a factory that returns the same environment twice.
+            evaluator.start()  # Started now, to detect factories that return the same environment twice.
         return controller(lambda: InlineEvaluator(evaluator, run.stop, run.calls))
     logs = LogFolder(None)
     if run.folder.writes:
@@ -287,7 +287,7 @@ def make_evaluations(
     start = partial(environment_of_settings, logs=logs, ports_of_run=run.settings.num_ports, here=True)
 
     def as_trained() -> RunSettings:
-        """The settings, with the order in which the training reads raw images once that is known."""
+        """Return the settings, with the training's order of raw images once that is known."""
         env = settings.env_settings
         is_open = env.raw_image_order is RawImageOrder.AUTO
         order = run.status.raw_image_order() if is_open else env.raw_image_order
@@ -300,7 +300,7 @@ def make_evaluations(
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:
-    """The settings of the environment of evaluations: those of the training, with the changes in ``evaluation``."""
+    """Return the settings of the evaluation environment: the training's, with the changes in ``evaluation``."""
     own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
     seed = environment_seed(env.seed, "evaluation") if own.seed == UNSEEDED else own.seed
     port = env.base_port + settings.num_players
@@ -317,13 +317,13 @@ def settings_of_evaluation(settings: RunSettings) -> RunSettings:
 
 
 def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Sampler]:
-    """The environment parameters of evaluations.
+    """Return the environment parameters for evaluations.
 
-    Those of the training are in their last lesson, so that all evaluations of a run are of the same task.
+    The training's parameters are in their last lesson, so that all evaluations of a run measure the same task.
 
     Args:
-        settings: of the run.
-        seed: of the evaluations. Samplers without a seed of their own count up from it.
+        settings: settings of the run.
+        seed: seed of the evaluations. Samplers without their own seed get consecutive seeds, starting from this one.
     """
     own = (settings.evaluation or EvaluationSettings()).environment_parameters or {}
     training = settings.environment_parameters or {}

@@ -31,24 +31,24 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import UserCalls
 
 _NICENESS = 10
-_CLOSE_GRACE_S = 16.0  # for players to quit on their own
-# Messages besides those that all processes share.
+_CLOSE_GRACE_S = 16.0  # time for players to quit on their own
+# Message kinds in addition to those that all processes share.
 REQUEST = b"q"
 RESULT = b"r"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something to evaluate.
+    """A request to evaluate the policy of a behavior.
 
     Attributes:
-        behavior: whose episodes count.
-        step: of its trainer, when this is how it acted.
-        episodes: that count.
-        deterministic: use the most likely actions.
-        max_decisions: of an episode; a longer one is truncated.
-        timeout_s: how long it may take.
-        actors: of all behaviors of the environment, on the CPU; never changed.
+        behavior: name of the behavior whose episodes count.
+        step: step of its trainer when the policy was copied.
+        episodes: number of episodes that count.
+        deterministic: True to use the most likely actions.
+        max_decisions: maximum number of decisions in an episode; longer episodes are truncated.
+        timeout_s: maximum duration of the evaluation in seconds.
+        actors: networks of all behaviors in the environment, on the CPU; they never change.
     """
 
     behavior: str
@@ -61,16 +61,16 @@ class Request:
 
 
 class Evaluator:
-    """Plays the episodes of one request after the other.
+    """Plays the episodes of requests, one request at a time.
 
-    The environment is made for the first request, and again for the next one after it failed.
+    The environment is made for the first request. If it fails, it is made again for the next request.
 
     Args:
-        make_environment: starts it.
-        parameters: of the environment.
-        seed: of its episodes, where they can have one, and of what policies draw.
-        lent: if the environment belongs to the training, the behaviors that it has announced there, or will have before
-            the first request. Then it is not closed.
+        make_environment: starts the environment.
+        parameters: the environment parameters.
+        seed: seed for the episodes, if the environment supports seeding, and for the policies' random choices.
+        lent: if the environment is shared with the training, the specs that it announces there before the first
+            request. A shared environment is not closed.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class Evaluator:
 
     @property
     def call(self) -> object:
-        """The call of the user's code that is under way, where the environment is in this process."""
+        """The current call of user code, if the environment is in this process."""
         environment = self._environment
         return environment.call if isinstance(environment, InProcessEnvironment) else None
 
     def describe(self) -> str:
-        """Name the call that is under way, for messages."""
+        """Return a description of the current call, for messages."""
         assert isinstance(self._environment, InProcessEnvironment)
         return f"In the evaluation: {self._environment.describe()}"
 
     def start(self) -> None:
-        """Start the environment, if it is not there.
+        """Start the environment, if it is not running.
 
         Raises:
             TrajtrainerError: see ``make_environment``.
@@ -113,16 +113,16 @@ class Evaluator:
         """Play the episodes of a request.
 
         Args:
-            request: what is evaluated.
-            stopped: asked after each step whether to give up.
+            request: the request.
+            stopped: called after each step; the evaluation is aborted if it returns True.
 
         Returns:
-            None if it was given up.
+            The result; None if the evaluation was aborted.
 
         Raises:
-            SettingsError: the environment is not of agents like those in training.
-            EnvironmentFaultError: it failed for good.
-            PolicyDivergedError: the policy gives NaN.
+            SettingsError: the environment's agents differ from those in training.
+            EnvironmentFaultError: the environment failed for good.
+            PolicyDivergedError: the policy outputs NaN.
         """
         self.start()
         environment = self._environment
@@ -133,7 +133,7 @@ class Evaluator:
             return ActorPolicy(actor, seed=seed, deterministic=request.deterministic)
 
         if isinstance(environment, InProcessEnvironment):
-            # The same episodes for each request.
+            # Play the same episodes for each request.
             environment.seed_episodes(self._seed)
             seed_global_generators(self._seed)
         try:
@@ -153,22 +153,22 @@ class Evaluator:
         return None if stopped() else results.get(request.behavior)
 
     def close(self) -> None:
-        """End the environment and wait for its end."""
+        """Close the environment and wait until it is gone."""
         environment, self._environment = self._environment, None
         if environment is not None and self._lent is None:
             environment.close()
 
     def kill(self) -> None:
-        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """Kill the environment without waiting. Safe in a signal handler: it is quick and takes no lock."""
         if self._environment is not None and self._lent is None:
             self._environment.kill()
 
 
 def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> Actor:
-    """Find the actor of a behavior.
+    """Return the actor of a behavior, adapted to the sensors in ``spec``.
 
     Raises:
-        SettingsError: there is none, or it is of agents that see or do something else.
+        SettingsError: there is no such actor, or the agents have different sensors or actions.
     """
     actor = actors.get(behavior)
     if actor is None:
@@ -178,22 +178,22 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
         )
     if actor.sees is not None:
         actor = copy.copy(actor)
-        actor.sees = sensors_seen(actor.spec, spec)  # as the sensors are called here
+        actor.sees = sensors_seen(actor.spec, spec)  # the numbers of its sensors in this environment
     if found := "; ".join(mismatches(actor.spec, with_sensors(spec, actor.sees))):
         raise SettingsError(
             f"The policy of behavior {behavior!r} does not fit the agents of the evaluation's environment: {found}. "
-            "Use env_args of the evaluation with which agents see and do the same as in training."
+            "Choose env_args of the evaluation so that agents have the same sensors and actions as in training."
         )
     return actor
 
 
 class InlineEvaluator:
-    """An evaluator in this process, for which the run waits.
+    """An evaluator in this process. The run waits for it.
 
     Args:
-        evaluator: plays.
-        stop: of the run; a request ends the evaluation without a result.
-        calls: of the user's code, by the run's threads.
+        evaluator: plays the episodes.
+        stop: the run's stop request, which ends an evaluation without a result.
+        calls: keeps track of the run's calls of user code.
         then: called after each evaluation.
     """
 
@@ -210,7 +210,7 @@ class InlineEvaluator:
         self.kill = evaluator.kill
 
     def begin(self, request: Request) -> None:
-        """Evaluate. There is no outcome if that takes too long."""
+        """Run an evaluation. There is no outcome if it takes too long."""
         end_s = time.monotonic() + request.timeout_s
         try:
             with generators_untouched(), self._calls.outside(self._evaluator):
@@ -223,19 +223,19 @@ class InlineEvaluator:
             self._then()
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:  # noqa: ARG002
-        """As for ``EvaluatorProcess``."""
+        """Return the outcome of the last evaluation; None if there is none since the last call."""
         outcome, self._outcome = self._outcome, None
         return outcome
 
     def close(self, *, wait: bool) -> None:  # noqa: ARG002
-        """End its environment."""
+        """Close the environment."""
         with self._calls.outside(self._evaluator):
             self._evaluator.close()
 
 
 @contextlib.contextmanager
 def generators_untouched() -> Iterator[None]:
-    """Restore the global random generators, which a Python environment may use, when this ends."""
+    """Restore the global random generators at the end, because a Python environment may use them."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -246,10 +246,10 @@ def generators_untouched() -> Iterator[None]:
 
 
 class EvaluatorProcess:
-    """An evaluator in another process; one request at a time.
+    """An evaluator in a separate process, for one request at a time.
 
     Attributes:
-        is_ready: it has reported that its environment has started, or has failed to.
+        is_ready: True once it has reported that its environment has started or failed to start.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -261,7 +261,7 @@ class EvaluatorProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still evaluate."""
+        """True if the process can still evaluate."""
         return self._process.pid is not None
 
     def begin(self, request: Request) -> None:
@@ -269,7 +269,7 @@ class EvaluatorProcess:
         self._process.post(REQUEST, request)
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
-        """The result, or the error if there is none; None if there is no outcome after ``timeout_s`` seconds."""
+        """Return the result or error of the evaluation; None if there is neither after ``timeout_s`` seconds."""
         while self._process.has_unread(timeout_s):
             try:
                 message = self._process.read()
@@ -284,21 +284,21 @@ class EvaluatorProcess:
         return None
 
     def close(self, *, wait: bool) -> None:
-        """End it. With ``wait`` its environment is closed properly."""
+        """End the process. With ``wait``, its environment is closed properly."""
         self._process.end(_CLOSE_GRACE_S if wait else 0.0)
 
 
 def run_evaluator(evaluator: Evaluator, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
     """Answer the run's requests until it sends END or is gone."""
     torch.set_num_threads(1)
-    # Training comes first: evaluation and its players get only the CPU time that it leaves.
+    # Training has priority: the evaluator and its players only get the CPU time that training leaves over.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif sys.platform != "win32":
         os.nice(_NICENESS)
     pipe = messages.LockedPipe(connection)
-    # Training has already logged what its own environment logged at its start; only warnings are new.
+    # The training environment has already logged the same lines at its start, so only warnings are new.
     begin_child(pipe, lifeline, logging.WARNING, evaluator.kill)
 
     def answer(kind: bytes, do: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Policies that a behavior imitates. The row of its algorithm says how to make them."""
+"""Policies that a behavior imitates. The row of its algorithm specifies how to make them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
 
     Args:
         run: settings of the run.
-        name: of the behavior.
-        settings: of the behavior.
-        spec: of its agents, with all sensors.
+        name: name of the behavior.
+        settings: settings of the behavior.
+        spec: spec of its agents, with all sensors.
 
     Raises:
-        SettingsError: there is no such policy, or it does not fit the agents.
+        SettingsError: the policy does not exist, or does not match the agents.
     """
     expert, faults = _expert(run, name, settings, spec)
     if faults:
@@ -33,7 +33,7 @@ def check_experts(settings: RunSettings) -> None:
     """Check that all policies to imitate exist, before anything is started.
 
     Raises:
-        SettingsError: has a line for each problem.
+        SettingsError: some policies cannot be used; the message has a line for each problem.
     """
     faults = [fault for name, each in settings.behaviors.items() for fault in _expert(settings, name, each, None)[1]]
     if faults:

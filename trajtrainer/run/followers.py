@@ -1,4 +1,4 @@
-"""What follows a run: the rows of ``STATS_WRITERS`` that its settings ask for, from the check to the writers."""
+"""Checks and makes the statistics writers of a run, from the rows of ``STATS_WRITERS`` that its settings use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
-    """Yield what must hold before the run starts, in the order of the rows. Each check may raise ``SettingsError``."""
+    """Yield the checks to make before the run starts, in the order of the rows. Each may raise ``SettingsError``."""
     yield _check_sections
     for name in STATS_WRITERS:
         row = STATS_WRITERS.get(name)
@@ -28,11 +28,11 @@ def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
 
 
 def followers(settings: RunSettings, calls: UserCalls) -> list[StatsWriter]:
-    """The statistics writers of a run. A package that fails is logged and left out.
+    """Make the statistics writers of a run. A plugin package that fails is logged and left out.
 
     Args:
-        settings: of the run.
-        calls: of the user's code.
+        settings: settings of the run.
+        calls: keeps track of the run's calls of user code.
 
     Raises:
         SettingsError: metrics cannot be served.
@@ -69,10 +69,10 @@ def _check(name: str, check: Reference, settings: RunSettings) -> None:
 
 
 def _check_sections(settings: RunSettings) -> None:
-    """Check that each section for statistics writers has a row, which a build without one of the plugins lacks.
+    """Check that each section for statistics writers has a row. It is missing if a plugin was left out of the build.
 
     Raises:
-        SettingsError: has a line for each section without a row.
+        SettingsError: some sections have no row; the message has a line for each.
     """
     read = {row.section for row in STATS_WRITERS.builtin.values()}
     sections = [field.name for field in attrs.fields(RunSettings) if field.metadata.get("followed")]
@@ -87,18 +87,18 @@ def _check_sections(settings: RunSettings) -> None:
 
 
 class GuardedWriter(StatsWriter):
-    """Wraps a writer of a plugin. Its first exception is logged, and it is not called any more.
+    """Wraps a plugin's writer. Its first exception is logged, and after that it is no longer called.
 
     Args:
-        name: of the writer.
-        writer: to wrap.
-        calls: of the user's code.
+        name: name of the writer.
+        writer: the writer to wrap.
+        calls: keeps track of the run's calls of user code.
     """
 
     def __init__(self, name: str, writer: StatsWriter, calls: UserCalls | None = None) -> None:
         self.name = name
         self._writer: StatsWriter | None = writer
-        self._num_calls = 0  # under way
+        self._num_calls = 0  # in progress
         self._calls = UserCalls() if calls is None else calls
 
     @property
@@ -133,6 +133,6 @@ class GuardedWriter(StatsWriter):
                 method(self._writer)
         except Exception:
             self._writer = None
-            logger.exception("The statistics writer %r failed, and is not used any more.", self.name)
+            logger.exception("The statistics writer %r failed and is no longer used.", self.name)
         finally:
             self._num_calls -= 1

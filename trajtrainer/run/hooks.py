@@ -1,4 +1,4 @@
-"""The user's functions that are called between two passes of the loop, after something has happened in a run."""
+"""The user's callbacks, which are called between two passes of the loop after an event in the run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """A checkpoint that was saved.
+    """A saved checkpoint.
 
     Attributes:
-        behavior: its name.
-        step: of its trainer.
-        reward: mean return of the episodes since the last policy update; None without any.
+        behavior: name of the behavior.
+        step: step of its trainer.
+        reward: mean return of the episodes since the last policy update; None without episodes.
         path: ``<Behavior>-<step>.pt``, which is kept while it is one of the newest ``keep_checkpoints``.
-        onnx: the policy as Unity loads it; None if it could not be exported.
-        is_last: it was saved at the end of the run.
+        onnx: the exported policy, which Unity can load; None if it could not be exported.
+        is_last: True if it was saved at the end of the run.
     """
 
     behavior: str
@@ -38,9 +38,9 @@ class Evaluation:
     """An evaluation of a behavior during its training.
 
     Attributes:
-        behavior: its name.
-        step: of its trainer, at which the policy was the one that was evaluated.
-        result: the episodes.
+        behavior: name of the behavior.
+        step: step of its trainer when it had the evaluated policy.
+        result: the results of its episodes.
     """
 
     behavior: str
@@ -53,13 +53,13 @@ class BestCheckpoint:
     """The best model of a behavior so far.
 
     Attributes:
-        behavior: its name.
-        step: of its trainer, at which it was the model that was trained.
-        reward: the value it is ranked by.
+        behavior: name of the behavior.
+        step: step of its trainer when it had this model.
+        reward: the value that models are ranked by.
         by: the source of that value: "evaluation", "training" or "elo".
-        measure: the same in words, such as "mean return of the summary of step 9000".
+        measure: a description of that value, such as "mean return of the summary of step 9000".
         path: ``best.pt``. With evaluations it is written at once, otherwise with the next checkpoint.
-        onnx: ``best.onnx``, likewise.
+        onnx: ``best.onnx``, written at the same time as ``path``.
     """
 
     behavior: str
@@ -72,7 +72,7 @@ class BestCheckpoint:
 
 
 class Hooks:
-    """Queues events, in order, until the loop's thread calls the user's functions: no trainer is at work then."""
+    """Queues events, in order, until the loop's thread calls the user's functions between two passes."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Hooks:
             self._waiting.append((function, event))
 
     def call(self) -> None:
-        """Call the functions for all queued events. If one raises, none is called any more."""
+        """Call the functions for all queued events. After an exception, no function is called anymore."""
         while self._waiting:
             function, event = self._waiting.popleft()
             try:

@@ -1,4 +1,4 @@
-"""Makes the learner of a behavior: its trainer, the policy that acts, and how the two wait for each other."""
+"""Makes the learner of a behavior: its trainer, the policy that acts, and the pacing between the two."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from trajtrainer.run.actors.messages import NewBehavior
 
 Checkpoint = Callable[[BehaviorTrainer], None]
-"""Saves a checkpoint that is due."""
+"""A function that saves a checkpoint when one is due."""
 
 
 def make_learner(
     run: Run, messages: Callable[[], int], found: NewBehavior, checkpoint: Checkpoint
 ) -> tuple[Learner, Trainer]:
-    """Make the learner of a behavior that has appeared.
+    """Make the learner of a new behavior.
 
-    ``messages`` as in ``LearningContext``.
+    For ``messages``, see ``LearningContext``.
 
     Raises:
-        SettingsError: the configuration does not cover it.
-        UnsupportedError: no network fits its sensors or actions.
+        SettingsError: the configuration has no settings for the behavior.
+        UnsupportedError: no network supports its sensors or actions.
         CheckpointError: an opponent's checkpoint cannot be used.
         OutOfMemoryError: there is not enough memory for its networks or its buffer.
     """
@@ -75,7 +75,7 @@ def make_learner(
     policy = _policy(run, trainer)
     self_play = None
     if settings.self_play is not None and run.is_training:
-        # Late: only such behaviors need it.
+        # Lazy import: only behaviors with self-play need it.
         from trajtrainer.learning.trainers.self_play import SelfPlay
         from trajtrainer.run.opponents import players_of_files
 
@@ -100,9 +100,9 @@ def make_offline_learner(
 ) -> tuple[Learner, EpisodeRecord]:
     """Make the learner of a behavior that learns from a data set, and a record of episodes; see ``make_learner``.
 
-    If the environment of the run has agents of this behavior, they act by its policy but give no experience.
+    If the run's environment has agents of this behavior, they use its policy, but their experience is not used.
     """
-    # Late: only runs with data sets need it.
+    # Lazy import: only runs with data sets need it.
     from trajtrainer.learning.trainers.offline import create_offline_trainer
 
     settings = evolve(run.settings.for_behavior(name), threaded=False)  # There is no acting to overlap with.
@@ -150,17 +150,17 @@ def _policy(run: Run, trainer: BehaviorTrainer) -> ActorPolicy:
 
 @contextlib.contextmanager
 def _blaming(behavior: str) -> Iterator[None]:
-    """Name the behavior for which something does not fit, and explain an allocation that fails."""
+    """Add the behavior's name to errors, and explain failed memory allocations."""
     try:
         yield
     except (UnsupportedError, DemonstrationError) as error:
         raise type(error)(f"Behavior {behavior!r}: {error}") from error
     except (MemoryError, RuntimeError) as error:
-        # On the CPU, torch has no exception class of its own for this.
+        # On the CPU, torch has no dedicated exception class for this.
         if isinstance(error, RuntimeError) and "allocate" not in str(error):
             raise
         raise OutOfMemoryError(
             f"There is not enough memory for the networks and the buffer of behavior {behavior!r} "
-            f"({first_line(error)}). Reduce the size of its observations (above all of pictures), buffer_size, or "
+            f"({first_line(error)}). Reduce the size of its observations (especially of images), buffer_size, or "
             "hidden_units."
         ) from error

@@ -1,4 +1,4 @@
-"""Sets the environment's parameters to the lessons that the trainers have reached."""
+"""Sets the environment parameters according to the lessons that the trainers have reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import BehaviorProgress, Curriculum
 
-# A behavior without a group in this many episodes is assumed to have none.
+# A behavior without groups in this many episodes is assumed to have no groups at all.
 _ENOUGH_EPISODES = 10
 # After this many checks of the same rewards, their smoothed mean no longer changes.
 _MOST_CHECKS = 64
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(Protocol):
-    """The part of an environment that lessons change."""
+    """The methods of an environment that lessons need."""
 
     def reset(self, parameters: Parameters) -> None: ...
 
@@ -34,7 +34,7 @@ class LessonController:
         self.curriculum = curriculum
         self._environment = environment
         self._status = status
-        self._without_groups: set[str] = set()  # behaviors that were warned about
+        self._without_groups: set[str] = set()  # behaviors that a warning was logged for
         self._note_lessons()
 
     def reset_environment(self) -> None:
@@ -47,7 +47,7 @@ class LessonController:
             logger.info(line)
 
     def update(self, behaviors: Mapping[str, Behavior], num_messages: int = 1) -> bool:
-        """Check all completion criteria once for each message that was recorded. Returns whether any lesson changed."""
+        """Check all completion criteria once for each recorded message. Returns whether any lesson has changed."""
         has_changed = False
         for _ in range(min(num_messages, _MOST_CHECKS)):
             if not self.curriculum.has_next_lesson:
@@ -96,5 +96,5 @@ class LessonController:
             self._status.set_lesson(name, number)
 
     def statistics(self) -> dict[str, float]:
-        """Each parameter's lesson, for the summaries."""
+        """Return the lesson number of each parameter, for the summaries."""
         return {f"Environment/Lesson Number/{name}": float(n) for name, n in self.curriculum.lesson_numbers.items()}

@@ -1,7 +1,8 @@
 """The live view of a run: one line per behavior, redrawn at each summary and every few seconds in between.
 
-It appears on a terminal, or below the cell of a notebook. There is no thread: the loop calls ``due()`` (which reads the
-clock once), and then hands over plain data. Elsewhere nothing is drawn, and the summary lines of the log show progress.
+It is shown on a terminal or below a notebook cell. Elsewhere nothing is drawn, and the summary lines in the log show
+the progress. The view needs no thread: the loop calls ``due()``, which reads the clock once, and then passes plain data
+to ``update``.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions
 
 _INTERVAL_S = 0.5
-# A redraw costs 1.5 ms (one behavior) to 6 ms (ten). The pause grows with it, so that the view takes at most 1/1000
-# of the time.
+# A redraw takes 1.5 ms (one behavior) to 6 ms (ten). The pause is proportional to that, so that the view takes at most
+# 1/1000 of the time.
 _PAUSE_PER_COST = 1000
-_RATE_WINDOW = 40  # redraws that the steps per second are taken over
+_RATE_WINDOW = 40  # number of redraws that the steps per second are averaged over
 _SPARK = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTHS = (8, 12)  # on a usual terminal, and on a wide one
+_SPARK_WIDTHS = (8, 12)  # on a normal and on a wide terminal
 _NOTEBOOK_WIDTH = 100
 _NOTEBOOK_FORMAT = '<pre style="line-height: 1.35; margin: 0">{code}</pre>'
 _SHOW_CURSOR = b"\x1b[?25h"
-# Below these widths of the terminal, the least important columns shrink or are left out.
+# Below these terminal widths, the least important columns shrink or are left out.
 _FULL = 96
 _WIDE = 78
 _MEDIUM = 64
@@ -53,7 +54,7 @@ _NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _EVALUATED, _BEST, _RATE = 0, 1, 3,
 
 
 class _DrawnView(ProgressView):
-    """A view that rich renders."""
+    """A view that is rendered with rich."""
 
     def __init__(self) -> None:
         self._progress: RunProgress | None = None
@@ -93,8 +94,8 @@ class LiveView(_DrawnView):
         """Start drawing.
 
         Args:
-            console: of the terminal.
-            handler: of the log, whose lines are printed above the view until ``close``.
+            console: console of the terminal.
+            handler: the console handler of the log, whose lines are printed above the view until ``close``.
         """
         super().__init__()
         self._console = console
@@ -123,13 +124,13 @@ class LiveView(_DrawnView):
 
 
 class NotebookView(_DrawnView):
-    """Draws below the cell of a notebook, always in the same place, even if something else is printed there."""
+    """Draws below a notebook cell, always in the same place, even if other output is printed there."""
 
     def __init__(self, display: Any) -> None:
-        """Draw nothing yet.
+        """Create the view without drawing anything.
 
         Args:
-            display: the module ``IPython.display``, which works without widgets: not every notebook has them.
+            display: the module ``IPython.display``. It needs no widgets, which some notebooks do not support.
         """
         super().__init__()
         self._display = display
@@ -142,7 +143,7 @@ class NotebookView(_DrawnView):
     def _show(self, console: Console, view: RenderableType) -> None:
         console.print(view)
         text = console.export_text(clear=False)
-        html = console.export_html(inline_styles=True, code_format=_NOTEBOOK_FORMAT)  # which escapes names
+        html = console.export_html(inline_styles=True, code_format=_NOTEBOOK_FORMAT)  # escapes names
         content = {"text/html": html, "text/plain": text}
         if self._place is None:
             self._place = self._display.display(content, raw=True, display_id=True)
@@ -156,7 +157,7 @@ def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str
         return ProgressView()
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if getattr(shell, "kernel", None) is not None:  # this program is the kernel of a notebook
+    if getattr(shell, "kernel", None) is not None:  # this process is the kernel of a notebook
         return NotebookView(importlib.import_module("IPython.display"))
     if environ.get("TERM", "") in ("dumb", "unknown"):
         return ProgressView()
@@ -165,7 +166,7 @@ def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str
 
 
 class _Rate:
-    """Steps per second over the last redraws."""
+    """The steps per second over the last redraws."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW)
@@ -183,10 +184,10 @@ def render(
     """Lay out the view for rich.
 
     Args:
-        progress: to show.
+        progress: the progress to show.
         rates: steps per second of each behavior; None if not known yet.
-        elapsed_s: since the start of the run.
-        options: of the console: its width, and whether it can show more than ASCII.
+        elapsed_s: seconds since the start of the run.
+        options: options of the console, for its width and whether it only supports ASCII.
     """
     if not progress.behaviors:
         return Group(
@@ -199,7 +200,7 @@ def render(
     if width < _FULL or all(behavior.best is None for behavior in progress.behaviors):
         left_out.add(_BEST)
     if width < _MEDIUM:
-        left_out.add(_BAR)  # the percentage stays
+        left_out.add(_BAR)  # the percentage is still shown
     if width < _NARROW:
         left_out |= {_STEP, _RATE}
     if width < _NARROWEST:
@@ -258,13 +259,13 @@ def _footer(progress: RunProgress, elapsed_s: float) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of ``values`` in at most ``width`` characters. Longer ones are averaged in groups."""
+    """Plot ``values`` as at most ``width`` block characters. If there are more values, they are averaged in groups."""
     finite = [value for value in values if value - value == 0]
     if len(finite) < 2 or width < 1:
         return ""
     width = min(width, len(finite))
     borders = [i * len(finite) // width for i in range(width + 1)]
-    means = [sum(value / (b - a) for value in finite[a:b]) for a, b in pairwise(borders)]  # no sum overflows
+    means = [sum(value / (b - a) for value in finite[a:b]) for a, b in pairwise(borders)]  # sums cannot overflow
     if max(means) - min(means) == math.inf:
         means = [mean / 2 for mean in means]
     low, high = min(means), max(means)
@@ -274,15 +275,15 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def count(steps: int) -> str:
-    """A number of steps in at most four significant figures: 950, 12.5k, 1.23M."""
+    """Format a number of steps with at most four significant digits: 950, 12.5k, 1.23M."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if steps >= size:
-            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # Truncated, so that it never shows the end early.
+            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # Truncated, so it never shows the total early.
     return str(steps)
 
 
 def duration(seconds: float) -> str:
-    """A time in its two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
+    """Format a duration in its two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

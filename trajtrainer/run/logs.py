@@ -1,8 +1,8 @@
 """The console output and the log file of a run.
 
-The console shows the lines that log scrapers know from ML-Agents, above the live view if there is one.
-``run_logs/trainer.log`` has everything, with times. With ``--log-format json`` the console shows one JSON object per
-line instead (docs/operate/monitoring.md#log-lines-as-json).
+The console shows the same lines as ML-Agents, which log scrapers rely on, above the live view if there is one.
+``run_logs/trainer.log`` has all lines, with timestamps. With ``--log-format json``, the console shows one JSON object
+per line instead (docs/operate/monitoring.md#log-lines-as-json).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _PACKAGE = "trajtrainer"
 _FORMAT = "[%(levelname)s] %(message)s"
 _DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-_FIELDS = "fields"  # the attribute of a record
+_FIELDS = "fields"  # name of the attribute of a log record
 _FILE_BYTES = 5_000_000
 _OLD_FILES = 3
 
 
 class _Formatter(logging.Formatter):
-    """Formats every line of the log, for the console and for files.
+    """Formats the lines of the log, for the console and for files.
 
-    Names come from the wire, so they must neither control the terminal nor forge lines of the log.
+    Names in them come from other programs, so they must not be able to control the terminal or forge log lines.
     """
 
     def __init__(self, *, debug: bool) -> None:
@@ -49,7 +49,7 @@ class _Formatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formats each record as a JSON object on one line. ``fields`` adds keys to one."""
+    """Formats each record as a JSON object on one line. ``fields`` adds keys to it."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
@@ -68,20 +68,20 @@ class _JsonFormatter(logging.Formatter):
 
 
 def fields(event: str, **values: Any) -> dict[str, Any]:
-    """The argument ``extra`` of a log call: what the line says, as keys of its JSON object. The text is the same."""
+    """Return ``extra`` for a log call: values in the message as keys of its JSON object. Text lines do not change."""
     return {_FIELDS: {"event": event, **values}}
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes each record to ``sys.stdout`` as it is at that moment, or to ``sink`` while one is set.
+    """Writes each record to the current ``sys.stdout``, or to ``sink`` while one is set.
 
     Attributes:
-        quiet: warnings and errors only.
-        as_json: write one JSON object per line, and nothing else.
+        quiet: True to show only warnings and errors.
+        as_json: True to write one JSON object per line, and nothing else.
         threshold: the lowest level that is shown.
-        sink: receives a line without its line break. The live view sets it, to print above itself.
-        unread: writing has failed (a closed pipe), so no one sees the output any more; training continues.
-        early: records from before the log file existed, which are written there as well; None from then on.
+        sink: receives each line without its line break. The live view sets it to print lines above itself.
+        unread: True once writing has failed (a closed pipe), so nobody sees the output anymore; training continues.
+        early: the records until the log file is opened, which are then written there as well; None after that.
     """
 
     def __init__(self, *, quiet: bool = False, as_json: bool = False) -> None:
@@ -94,8 +94,8 @@ class ConsoleHandler(logging.Handler):
         self.show(debug=False)
 
     def show(self, *, debug: bool) -> None:
-        """With ``debug`` show everything, with time and place; otherwise ``[LEVEL] message``."""
-        # Not the handler's own level: below that, it would not receive the early records for the file.
+        """Show everything with time and source location if ``debug``; otherwise show ``[LEVEL] message``."""
+        # Not the handler's own level, which would keep it from receiving early records for the file.
         self.threshold = logging.WARNING if self.quiet else logging.DEBUG if debug else logging.INFO
         self.setFormatter(_JsonFormatter() if self.as_json else _Formatter(debug=debug))
 
@@ -122,18 +122,18 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(RotatingFileHandler):
-    """Writes every record to a file of limited size. If that fails, as on a full disk, the run continues.
+    """Writes every record to a file of limited size. If writing fails, such as on a full disk, the run continues.
 
-    The file is open only while a line is written, so it may be moved, deleted or rotated at any time, even on Windows.
+    The file is only open while a line is written, so it may be moved, deleted or rotated at any time, even on Windows.
     If its folder is gone, it is created again.
     """
 
     def __init__(self, path: Path, console: ConsoleHandler | None = None) -> None:
-        """Write nothing yet.
+        """Create the handler without writing anything.
 
         Args:
-            path: of the file; lines are appended.
-            console: shows a warning if the file cannot be written. If no one reads the console, the file says so.
+            path: path of the file, to which lines are appended.
+            console: shows a warning if the file cannot be written. If it is no longer read, the file notes that.
         """
         super().__init__(
             path, maxBytes=_FILE_BYTES, backupCount=_OLD_FILES, encoding="utf-8", errors="backslashreplace", delay=True
@@ -144,14 +144,14 @@ class LogFile(RotatingFileHandler):
         self._failing = False
 
     def write_only_here(self, level: int, text: str, error: BaseException | None = None) -> None:
-        """Write a line to the file, and not to the console."""
+        """Write a line to the file but not to the console."""
         self.handle(_record(level, text, error))
 
     def emit(self, record: logging.LogRecord) -> None:
         failed, self._failing = self._failing, False
         super().emit(record)
         if self._failing and not failed and self._console is not None:
-            # Not through the logger, which would call this handler again. The console never waits for its lock.
+            # Not through the logger, which would call this handler again. The console never waits for this one's lock.
             self._console.handle(_record(logging.WARNING, f"The log file {self.baseFilename} cannot be written."))
         stream, self.stream = self.stream, None  # The next record opens it again.
         if stream is not None:
@@ -160,7 +160,7 @@ class LogFile(RotatingFileHandler):
         if self._console is not None and self._console.unread and not self._has_noted_unread:
             self._has_noted_unread = True
             self.write_only_here(
-                logging.WARNING, "The console output is not read any more (closed pipe?). The run continues."
+                logging.WARNING, "The console output is no longer read (closed pipe?). The run continues."
             )
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -170,9 +170,8 @@ class LogFile(RotatingFileHandler):
             super().handleError(record)
 
     def doRollover(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # On Windows another program may have it open. Until that closes it, the file grows.
+        # On Windows another program may have the file open. Until it closes the file, the file keeps growing.
+        with contextlib.suppress(OSError):
             super().doRollover()
 
     def _open(self) -> TextIOWrapper:
@@ -182,9 +181,9 @@ class LogFile(RotatingFileHandler):
 
 @contextlib.contextmanager
 def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None]:
-    """Log to ``path`` as well, including the records so far. With None there is no file.
+    """Also log to ``path``, including the records so far. If ``path`` is None, there is no file.
 
-    An error that ends the block is written with its traceback.
+    An error that ends the ``with`` block is written with its traceback.
     """
     early = [] if console is None or console.early is None else console.early
     if console is not None:
@@ -210,10 +209,10 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
 
 @contextlib.contextmanager
 def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) -> Iterator[ConsoleHandler]:
-    """Send the log of this package (and of plugins that log below its name) to stdout in the meantime.
+    """Send the log of this package and of plugins that log below its name to stdout inside the ``with`` block.
 
     Args:
-        debug: show everything, with time and place; otherwise INFO and above, as ``[LEVEL] message``.
+        debug: show everything, with time and source location; otherwise INFO and above, as ``[LEVEL] message``.
         quiet: show warnings and errors only.
         as_json: write JSON objects.
     """
@@ -221,8 +220,8 @@ def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) 
     handler.show(debug=debug)
     logger = logging.getLogger(_PACKAGE)
     level, propagate = logger.level, logger.propagate
-    logger.setLevel(logging.DEBUG)  # The log file has everything; the handler of the console filters.
-    logger.propagate = False  # Otherwise a root handler of the program around us would repeat every line.
+    logger.setLevel(logging.DEBUG)  # The log file has everything; the console's handler filters.
+    logger.propagate = False  # Otherwise a root handler of the surrounding program would repeat every line.
     logger.addHandler(handler)
     try:
         yield handler
@@ -234,7 +233,7 @@ def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) 
 
 
 def shell_line(words: Sequence[str | Path]) -> str:
-    """The words as a line that can be pasted into the system's shell."""
+    """Join words into a command line that can be pasted into the system's shell."""
     texts = [str(word) for word in words]
     return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
@@ -245,9 +244,9 @@ def _record(level: int, text: str, error: BaseException | None = None) -> loggin
 
 
 def banner() -> str:
-    """The first output of a run: the name of the program, and the versions that a bug report needs.
+    """Return the first output of a run: the name of the program, and the versions that a bug report needs.
 
-    The lines begin as those of ML-Agents do, because some tools read them.
+    The lines start like those of ML-Agents, because some tools parse them.
     """
     python = ".".join(str(part) for part in sys.version_info[:3])
     return (
@@ -263,7 +262,7 @@ def banner() -> str:
 
 def _write(line: str) -> None:
     stream = sys.stdout
-    if stream is None:  # pythonw
+    if stream is None:  # pythonw has no stdout
         return
     try:
         stream.write(line + "\n")

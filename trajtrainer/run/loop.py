@@ -1,8 +1,8 @@
-"""The loop of a run: collect, advance, show, until all behaviors are done; then everything is saved.
+"""The main loop of a run: collect, advance and show progress until all behaviors are done, then save everything.
 
-Unthreaded (the default), everything happens in the calling thread, in this order, so that a seed repeats a run bit for
-bit. With ``threaded: true`` a trainer advances in its own thread (``TrainerThread``), and only the two channels connect
-it to this loop. The loop does not know where acting happens: ``actors.pool`` does, and has a diagram.
+By default, everything happens in the calling thread, in this order, so that a run with the same seed repeats bit for
+bit. With ``threaded: true``, a trainer advances in its own thread (``TrainerThread``), which only the two channels
+connect to this loop. The loop does not know where acting happens; ``actors.pool`` does, and has a diagram.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The longest wait for messages, so that progress is shown and a request to stop is seen while an environment is silent.
+# Longest wait for messages, so that progress is shown and stop requests are noticed while an environment is silent.
 WAIT_S = 0.25
-# Length of one wait for a trainer's thread: systems that cannot interrupt a wait handle signals in between.
+# Length of a single wait for a trainer's thread. Systems that cannot interrupt a wait handle signals between two waits.
 _JOIN_S = 0.25
-# How often timers.json is written for pages that watch the run. Writing it costs 2 ms.
+# Interval for writing timers.json, for pages that watch the run. Writing it takes 2 ms.
 _TIMERS_S = 10.0
-# After this long the log says that the run waits for a trainer's thread.
+# After this long, the log mentions that the run is waiting for a trainer's thread.
 _PATIENCE_S = 5.0
 
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """The loop and its end.
+    """The main loop of a run, which saves everything at its end.
 
     ::
 
@@ -54,14 +54,14 @@ class TrainingLoop:
 
     Attributes:
         run: the parts that all behaviors share.
-        behaviors: by name, in order of appearance. ``pool`` adds to them.
+        behaviors: behaviors by name, in order of appearance. ``pool`` adds new ones.
         pool: the actors, which collect experience; None if no behavior needs any.
-        lessons: of the environment's parameters.
+        lessons: controls the lessons of the environment parameters.
         view: shows the progress.
-        evaluations: of the behaviors; None without any.
-        epoch: such as "3 of 10", for the view; empty without epochs.
-        is_saved: everything has been written at the end.
-        is_over: there will be no further pass.
+        evaluations: evaluates the behaviors; None without evaluations.
+        epoch: the current epoch, such as "3 of 10", for the view; empty without epochs.
+        is_saved: True once everything has been saved at the end.
+        is_over: True if there will be no further pass.
     """
 
     run: Run
@@ -77,9 +77,9 @@ class TrainingLoop:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Reset the environment, and save everything at the end, however it ends.
+        """Reset the environment, and save everything at the end of the ``with`` block, even after an error.
 
-        Leaving before ``step`` returns False stops the run.
+        Leaving the block before ``step`` has returned False stops the run.
 
         Raises:
             TrajtrainerError: a trainer failed in its last steps, or the last checkpoint could not be written.
@@ -97,7 +97,7 @@ class TrainingLoop:
         except BaseException:
             stop.request()  # Updates in threads need not finish.
             self._end_threads()
-            # After an abort in a program that is not ours, a trainer's thread may still be running.
+            # After an abort inside a user's program, a trainer's thread may still be running.
             if not stop.is_aborted:
                 self.save()
                 self._call_hooks()
@@ -108,12 +108,12 @@ class TrainingLoop:
         self._call_hooks()
 
     def step(self) -> bool:
-        """Make one pass: collect once, let every trainer that is due advance, then do what follows, in a fixed order.
+        """Make one pass: collect once, advance every trainer that is due, then do the follow-up work in a fixed order.
 
-        A request to stop is acted on here only: it ends the loop as if all behaviors were done.
+        Stop requests are only handled here: they end the loop as if all behaviors were done.
 
         Returns:
-            Whether there is another pass. If not, no experience is left either.
+            True if there is another pass. Otherwise, all experience has been processed.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed.
@@ -132,7 +132,7 @@ class TrainingLoop:
                     if self.pool is not None:
                         learns = any(behavior.learns_alone for behavior in self.behaviors.values())
                         self.pool.collect(0.0 if learns else WAIT_S)
-                    for behavior in list(self.behaviors.values()):  # An update handles reports, so another may appear.
+                    for behavior in list(self.behaviors.values()):  # Updates handle reports, which may add behaviors.
                         behavior.advance()
                     self._follow_up()
             except EnvironmentFaultError as fault:
@@ -152,11 +152,11 @@ class TrainingLoop:
         return not self.is_over
 
     def _follow_up(self) -> None:
-        """Do what follows from what the trainers have read and learned."""
+        """Do the follow-up work of a pass: evaluations, lessons, self-play, hooks, the view and timers."""
         if self.evaluations is not None:
             self.evaluations.step()
         if self.run.is_training:
-            if self.pool is None:  # Otherwise the messages of its environments lead to the checks.
+            if self.pool is None:  # Otherwise messages from the environments trigger the checks.
                 self.lessons.update(self.behaviors)
             sides = [behavior.self_play for behavior in self.behaviors.values() if behavior.self_play is not None]
             for side in sides:
@@ -174,14 +174,14 @@ class TrainingLoop:
             self._timers_due_s = time.monotonic() + _TIMERS_S
 
     def _call_hooks(self) -> None:
-        """Call the user's functions for what has happened."""
+        """Call the user's functions for all new events."""
         for behavior in self.behaviors.values():
             behavior.note_best()
         self.run.hooks.call()
 
     @property
     def environment_steps(self) -> int:
-        """Environment steps of all actors."""
+        """Number of environment steps of all actors."""
         return 0 if self.pool is None else self.pool.num_messages
 
     def _finish(self) -> None:
@@ -198,7 +198,7 @@ class TrainingLoop:
             )
 
     def _end_threads(self) -> None:
-        """Wait until all trainers' threads have read what is left and ended, because their work is saved next."""
+        """Wait until all trainer threads have processed the remaining experience, because their work is saved next."""
         threads = [behavior.thread for behavior in self.behaviors.values() if behavior.thread is not None]
         for thread in threads:
             thread.trainer.source.close()
@@ -216,7 +216,7 @@ class TrainingLoop:
         """Write everything to disk at the end of the run.
 
         Raises:
-            CheckpointError: the last checkpoint of some behaviors could not be written; those of all others were.
+            CheckpointError: the last checkpoints of some behaviors could not be written; all others were.
         """
         with self.run.stop.saving():
             try:
@@ -252,7 +252,7 @@ class TrainingLoop:
 
 
 def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: dict[str, Behavior]) -> TrainingLoop:
-    """Make the loop of a run whose environments have started. Behaviors that appear are added to ``behaviors``."""
+    """Make the loop of a run whose environments have started. New behaviors are added to ``behaviors``."""
     lessons = LessonController(run.curriculum, pool, run.status)
 
     def add(make: Callable[..., Behavior], *of: Any) -> Learner:

@@ -1,6 +1,6 @@
-"""What statistics writers for ML-Agents need of it: ``mlagents.trainers.stats``, and ``settings.RunOptions`` for types.
+"""Stand-ins for the parts of ML-Agents that statistics writers import: ``trainers.stats`` and ``RunOptions``.
 
-ML-Agents cannot be installed next to us, so we provide modules with these names, and nothing else of it.
+ML-Agents cannot be installed alongside trajtrainer, so this provides modules with these names, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from trajtrainer.core.stats import StatsSummary as Summary
 from trajtrainer.core.stats import StatsWriter as Writer
 from trajtrainer.core.steps import Aggregation
-from trajtrainer.envs.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
+from trajtrainer.envs.unity import registration  # noqa: F401  (importing mlagents_envs.side_channel requires it)
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.yaml.convert import to_mapping, trainer_mapping
 
@@ -29,7 +29,7 @@ _METHODS = {kind: StatsAggregationMethod[kind.name] for kind in Aggregation}
 
 
 class StatsSummary(NamedTuple):
-    """All values of a tag since the last summary, in ML-Agents' form."""
+    """All values of a tag since the last summary, in ML-Agents' format."""
 
     full_dist: list[float]
     aggregation_method: StatsAggregationMethod
@@ -40,7 +40,7 @@ class StatsSummary(NamedTuple):
 
     @property
     def aggregated_value(self) -> float:
-        """The sum for SUM and the mean otherwise."""
+        """The sum for ``SUM``, otherwise the mean."""
         return self.sum if self.aggregation_method == StatsAggregationMethod.SUM else self.mean
 
     @property
@@ -61,14 +61,14 @@ class StatsSummary(NamedTuple):
 
 
 class StatsPropertyType(enum.Enum):
-    """The kinds of ``add_property``."""
+    """The kinds of properties for ``StatsWriter.add_property``."""
 
     HYPERPARAMETERS = "hyperparameters"
     SELF_PLAY = "selfplay"
 
 
 class StatsWriter(ABC):
-    """ML-Agents' base class of writers. We never call ``on_add_stat``."""
+    """ML-Agents' base class of writers. trajtrainer never calls ``on_add_stat``."""
 
     def on_add_stat(self, category: str, key: str, value: float, aggregation: Any = None) -> None:  # noqa: B027
         pass
@@ -84,7 +84,7 @@ class RunOptions:
     """The settings of a run under ML-Agents' name, with the attributes that only ML-Agents has.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -115,12 +115,12 @@ class _Checkpoints:
 
 
 class MlagentsWriter(Writer):
-    """Passes everything to a writer for ML-Agents, in ML-Agents' form.
+    """Passes everything to a writer for ML-Agents, in ML-Agents' format.
 
     Args:
-        name: of its entry point.
-        writer: of a package.
-        settings: of the run.
+        name: name of the writer's entry point.
+        writer: the writer, from an installed package.
+        settings: settings of the run.
     """
 
     def __init__(self, name: str, writer: Any, settings: RunSettings) -> None:
@@ -159,7 +159,7 @@ def stand_in() -> None:
         "mlagents.trainers.settings": {"RunOptions": RunOptions},
     }
     for name, content in contents.items():
-        module = ModuleType(name, "What statistics writers need of ML-Agents, provided by trajtrainer.")
+        module = ModuleType(name, "The parts of ML-Agents that statistics writers need, provided by trajtrainer.")
         module.__dict__.update(content)
         sys.modules[name] = module
         above, _, last = name.rpartition(".")

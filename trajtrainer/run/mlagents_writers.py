@@ -1,4 +1,4 @@
-"""Statistics writers that were written for ML-Agents (entry points of the group ``mlagents.stats_writer``)."""
+"""Statistics writers for ML-Agents (entry points of the group ``mlagents.stats_writer``)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from trajtrainer.settings.run import RunSettings
 logger = logging.getLogger(__name__)
 
 GROUP = "mlagents.stats_writer"
-_OWN = "mlagents."  # ML-Agents' own entry, whose writers we have ourselves
+_OWN = "mlagents."  # ML-Agents' own entry point, whose writers trajtrainer already has
 
 
 def mlagents_writers(settings: RunSettings) -> list[StatsWriter]:
-    """The writers that installed packages have for ML-Agents.
+    """Make the writers that installed packages provide for ML-Agents.
 
-    One that fails is logged and left out.
+    A writer that fails is logged and left out.
     """
     entries = [entry for entry in entry_points(group=GROUP) if not entry.value.startswith(_OWN)]
     if not entries:
         return []
-    from trajtrainer.run.mlagents_stand_in import MlagentsWriter, RunOptions, stand_in  # late: hardly any run needs it
+    from trajtrainer.run.mlagents_stand_in import MlagentsWriter, RunOptions, stand_in  # lazy import: rarely needed
 
     stand_in()
     writers: list[StatsWriter] = []

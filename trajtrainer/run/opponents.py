@@ -1,4 +1,4 @@
-"""Opponents in self-play that are files: checkpoints, exported models, or the newest checkpoints of other runs."""
+"""Self-play opponents from files: checkpoints, exported models, or the newest checkpoints of other runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettin
     """Check that the files of all opponents exist, before anything is started.
 
     Raises:
-        CheckpointError: has a line for each file that does not exist or is not a checkpoint.
+        CheckpointError: some files do not exist or are not checkpoints; the message has a line for each.
     """
     faults = []
     for name, each in behaviors.items():
@@ -39,12 +39,12 @@ def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettin
 
 
 def players_of_files(settings: RunSettings, context: LearningContext, memory_size: int) -> list[Player]:
-    """Load the opponents that the settings of a behavior name. Their networks may differ from its own.
+    """Load the opponents that are listed in the settings of a behavior. Their networks may differ from its own.
 
     Args:
-        settings: of the run.
-        context: of the behavior.
-        memory_size: of its policy.
+        settings: settings of the run.
+        context: learning context of the behavior.
+        memory_size: memory size of its policy.
 
     Raises:
         CheckpointError: a file cannot be read, or its sensors, actions or memory differ.
@@ -59,7 +59,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
         deterministic = context.settings.network_settings.deterministic
         acts: Policy
         if path.suffix == _EXPORTED:
-            # Late: no run needs onnx for anything else before its first checkpoint.
+            # Lazy import: nothing else needs onnx before the first checkpoint.
             from trajtrainer.policies.onnx.policy import OnnxPolicy
 
             acts = exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
@@ -75,7 +75,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
                 f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
                 f"{'; '.join(reasons)}. Opponents need the same sensors, actions and memory."
             )
-        # Checkpoints, which are shared, have the ratings by these names.
+        # Checkpoints store the ratings under these names. Folders are removed, because users share checkpoints.
         name, names = without_folders(opponent), {player.name for player in players}
         while name in names:
             name += "'"
@@ -84,10 +84,10 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
 
 
 def _saved_policy(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:
-    """The checkpoint that an entry of ``opponents`` refers to. If ``behavior`` is None, that of any behavior.
+    """Return the checkpoint that an entry of ``opponents`` refers to. If ``behavior`` is None, any behavior will do.
 
     Raises:
-        CheckpointError: it does not exist.
+        CheckpointError: the checkpoint does not exist.
     """
     path, results = Path(opponent), Path(settings.checkpoint_settings.results_dir)
     try:

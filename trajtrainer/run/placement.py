@@ -40,10 +40,10 @@ EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
 def check_actors(settings: RunSettings) -> None:
-    """Check, before anything is started, that this machine has what the actors need.
+    """Check, before anything is started, that the actors can run as configured.
 
     Raises:
-        SettingsError: it does not.
+        SettingsError: this machine lacks something that they need, or the settings contradict each other.
     """
     given = settings.actors
     if given is None or not settings.acts_elsewhere:
@@ -71,7 +71,7 @@ def check_actors(settings: RunSettings) -> None:
             *others, last = paced_algorithms()
             raise SettingsError(
                 f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns from the probabilities of "
-                f"the actions, which noise would make wrong. Only {', '.join(others)} and {last} can use it."
+                f"the actions, which noise would invalidate. Only {', '.join(others)} and {last} can use it."
             )
     cores = usable_cores()
     if backend.is_local and backend.has_own_process and given.count + 1 > cores:
@@ -107,16 +107,16 @@ def learner_on_other_cores(run: Run) -> Iterator[None]:
 def seed_of_environments(
     run: Run, env: EnvironmentSettings, make_environment: EnvironmentFactory, restarts: int = 0
 ) -> int:
-    """The seed of environments that start now.
+    """Return the seed of environments that are about to start.
 
-    Players keep that of the settings, as in ML-Agents. Environments in Python get another one each time the run or
-    their actor starts again, and so do not repeat its first episodes.
+    Players always get the seed in the settings, as in ML-Agents. Python environments get a different one each time the
+    run is resumed or their actor is restarted, so that they do not repeat the first episodes.
 
     Args:
-        run: that they belong to.
+        run: the run that starts them.
         env: their settings.
-        make_environment: makes them.
-        restarts: how often their actor was restarted.
+        make_environment: the factory that makes them.
+        restarts: number of times their actor was restarted.
     """
     is_python = make_environment is not environment_of_settings or not is_player(env.env_path or "")
     steps = run.status.steps
@@ -131,12 +131,12 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
     If all behaviors learn from data sets, there are no actors and this returns None.
 
     Args:
-        run: that they belong to.
-        settings: of its environments.
+        run: the run.
+        settings: settings of its environments.
         make_environment: makes the environments of one actor.
 
     Raises:
-        SettingsError: there can be no actors with these settings.
+        SettingsError: actors are not possible with these settings.
         TrajtrainerError: as raised by ``ActorPool``.
     """
     given, env = settings.actors, settings.env_settings
@@ -151,8 +151,8 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         own = evolve(settings, env_settings=evolve(env, seed=seed))
         transport = InlineTransport(partial(_environment_in_loop, run, own, make_environment), run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
-    # How long an actor that could collect may be silent. It replaces a player that does not answer on its own, which
-    # takes up to two messages of ``timeout_wait``. Calls of Python environments may take longer.
+    # Maximum silence of an actor that could be collecting. The actor itself replaces a player that does not answer,
+    # which takes up to two waits of ``timeout_wait``. Calls of Python environments may take longer.
     patience_s: float | None = 2 * env.timeout_wait + _SLACK_S
     if env.env_path is not None and not is_player(env.env_path):
         patience_s = None if env.python_timeout < 0 else env.python_timeout + _SLACK_S
@@ -220,7 +220,7 @@ def _in_own_process(seed: int, make: Callable[[], Environment]) -> Environment:
 
 
 def _log_folder(folder: RunFolder, number: int) -> Path | None:
-    """The folder of an actor's logs, which is created; None if nothing may be written."""
+    """Create and return the folder for an actor's logs; None if nothing may be written."""
     if not folder.writes:
         return None
     path = folder.open_logs / f"actor-{number}"
@@ -229,10 +229,10 @@ def _log_folder(folder: RunFolder, number: int) -> Path | None:
 
 
 def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
-    """The settings of one actor's environments: the run's, except for ports, seeds, and what the actor overrides."""
+    """Return the settings of one actor's environments: the run's, except for ports, seeds and the actor's overrides."""
     given, env, engine = settings.actors, settings.env_settings, settings.engine_settings
     override = None if given is None else given.override(number)
-    first = number * settings.envs_of_actor  # the number of players of the actors before it
+    first = number * settings.envs_of_actor  # the total number of players of all actors before this one
     seed, arguments, path = env.seed + first, env.env_args, env.env_path
     if override is not None:
         seed = seed if override.seed == UNSEEDED else override.seed

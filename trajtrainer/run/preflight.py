@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Preflight:
     """Collects the errors of checks, and raises them together at the end of its ``with`` block.
 
-    A single error is raised as it is. Several become the lines of a ``SettingsError``, like several problems of a
-    configuration.
+    A single error is raised unchanged. Several errors become the lines of a single ``SettingsError``, like the problems
+    of a configuration.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Preflight:
         return self
 
     def __call__(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of ``check``. After an error it is None, which only further checks may use."""
+        """Return the result of ``check``. After an error this is None, which may only be passed to further checks."""
         try:
             return check(*args, **kwargs)
         except TrajtrainerError as error:
@@ -53,7 +53,7 @@ class Preflight:
 
 
 def with_recorded_names(settings: RunSettings) -> RunSettings:
-    """If no behavior is listed and ``default_settings`` has a data set, list the behavior of the recordings.
+    """Add the recorded behavior to the settings if they list none and ``default_settings`` has a data set.
 
     Raises:
         DemonstrationError: the recordings cannot be read.
@@ -61,26 +61,26 @@ def with_recorded_names(settings: RunSettings) -> RunSettings:
     default = settings.default_settings
     if settings.behaviors or default is None or not default.is_offline:
         return settings
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: most runs have none
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # lazy import: most runs have none
 
     name = load_demonstrations(default.dataset, max_steps=1).name.partition("?")[0]
     return evolve(settings, behaviors={name: default})
 
 
 def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[str, Demonstrations]:
-    """Load the data set of each behavior that learns from one; none if the run does not train.
+    """Load the data set of each behavior that learns from one. A run that does not train loads none.
 
     Args:
-        settings: of the run.
-        max_steps: read only this much of each, to check that its files exist and fit together; None for all.
+        settings: settings of the run.
+        max_steps: number of steps to read of each data set, to check that its files exist and match; None for all.
 
     Raises:
-        DemonstrationError: files are missing, damaged or do not fit together. Has a line for each such behavior.
+        DemonstrationError: files are missing, damaged or do not match; the message has a line for each such behavior.
     """
     offline = {name: behavior for name, behavior in settings.behaviors.items() if behavior.is_offline}
     if settings.checkpoint_settings.inference or not offline:
         return {}
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: most runs have none
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # lazy import: most runs have none
 
     found = {}
     faults = []
@@ -95,7 +95,7 @@ def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[s
 
 
 def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
-    """Check the data sets. Returns the settings, with the behaviors that only the data sets name."""
+    """Check the data sets. Returns the settings, including a behavior that is only named in a data set."""
     if settings.missing_recordings:
         check.errors.append(ConfigurationError(settings.missing_recordings))
         return settings
@@ -109,13 +109,13 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
 
     Args:
         check: collects the errors.
-        settings: of the run.
-        env_path: of the environment; None if the caller makes it.
+        settings: settings of the run.
+        env_path: path of the environment; None if the caller makes the environment.
 
     Returns:
-        The settings, with the behaviors that only the data sets name.
+        The settings, including a behavior that is only named in a data set.
     """
-    from trajtrainer.envs.select import check as check_environment  # late: these import torch
+    from trajtrainer.envs.select import check as check_environment  # lazy imports: these import torch
     from trajtrainer.learning.trainers.demonstrations import check_demonstrations
     from trajtrainer.run.device import choose_device
     from trajtrainer.run.experts import check_experts

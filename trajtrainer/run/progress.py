@@ -18,12 +18,12 @@ class BehaviorProgress:
     """Progress of one behavior.
 
     Attributes:
-        name: of the behavior.
-        step: of its trainer.
-        max_steps: at which its training ends.
+        name: name of the behavior.
+        step: step of its trainer.
+        max_steps: step at which its training ends.
         rewards: mean reward of each summary so far, oldest first (``RewardHistory.of``).
         training: False if it only acts.
-        done: its training is over.
+        done: True if its training is over.
         evaluated: mean return of the newest evaluation; None before the first.
         best: the value that the best model is ranked by; None before the first.
     """
@@ -42,8 +42,12 @@ class BehaviorProgress:
 class RunProgress:
     """The content of the view.
 
-    ``lessons``: parameter -> name of its current lesson. ``epoch``: such as "3 of 10", if there are epochs. ``actors``:
-    their state, if they are outside the loop. ``ended``: nothing continues.
+    Attributes:
+        behaviors: progress of each behavior.
+        lessons: parameter -> name of its current lesson.
+        epoch: the current epoch, such as "3 of 10"; empty without epochs.
+        actors: state of the actors; empty if the actor is in the loop.
+        ended: True if the run is over.
     """
 
     behaviors: Sequence[BehaviorProgress]
@@ -56,19 +60,19 @@ class RunProgress:
 class ProgressView:
     """Shows the progress of the main loop.
 
-    This one shows nothing: for pipes, files, CI, ``--debug`` and ``--quiet``, where only log lines are shown.
+    This base class shows nothing. It is for pipes, files, CI, ``--debug`` and ``--quiet``, which only show log lines.
     """
 
     def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
-        """Whether it is time for ``update``: usually not, which saves making a progress.
+        """Return whether it is time for ``update``. Usually it is not, which saves making a ``RunProgress``.
 
         Args:
-            num_summaries: so far. A new summary is shown soon.
+            num_summaries: number of summaries so far. A new summary is shown soon.
         """
         return False
 
     def update(self, progress: RunProgress) -> None:
-        """Show it."""
+        """Show the progress."""
 
     def close(self) -> None:
         """Leave the last state on the screen, and release the terminal. May be called more than once."""
@@ -81,7 +85,7 @@ class RewardHistory(StatsWriter):
     """Keeps the mean reward of each summary for the view.
 
     Attributes:
-        num_summaries: of all behaviors, so far.
+        num_summaries: number of summaries of all behaviors so far.
     """
 
     def __init__(self) -> None:
@@ -97,6 +101,6 @@ class RewardHistory(StatsWriter):
                 self._means.setdefault(category, deque(maxlen=_HISTORY)).append(reward.mean)
 
     def of(self, behavior: str) -> list[float]:
-        """The newest few hundred mean rewards, oldest first."""
+        """Return the newest few hundred mean rewards of a behavior, oldest first."""
         with self._lock:
             return list(self._means.get(behavior, ()))

@@ -19,7 +19,7 @@ def restore(behavior: Behavior, order: RawImageOrder) -> None:
     """Restore a new behavior as the settings ask: resume, start with the weights of another run, or do nothing.
 
     Raises:
-        CheckpointError: a file cannot be read or does not fit.
+        CheckpointError: a file cannot be read or does not match the behavior.
     """
     run, trainer, policy = behavior.run, behavior.trainer, behavior.learner.policy
     if run.folder.resume:
@@ -52,9 +52,9 @@ def restore(behavior: Behavior, order: RawImageOrder) -> None:
 def _warn_about_misread_pictures(state: Mapping[str, Any], path: Path, order: RawImageOrder) -> None:
     if order is RawImageOrder.HWC and not is_ours(state):
         logger.warning(
-            "The weights in %s were trained by ML-Agents, which reads the uncompressed pictures of this game's package "
-            "in the wrong order (height, width, channels as channels, height, width). They have learned from scrambled "
-            "pictures, and from now on see correct ones, as in the game. Expect lower rewards at first, or start from "
+            "The weights in %s were trained by ML-Agents, which reads the uncompressed pictures from this game's Unity "
+            "package in the wrong order (height, width, channels as channels, height, width). They have learned from "
+            "scrambled pictures, and will see correct ones from now on. Expect lower rewards at first, or start from "
             "scratch. Pictures sent as PNG are not affected.",
             path,
         )

@@ -37,26 +37,26 @@ TIMER_FORMAT_VERSION = "0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The parts that a run has once.
+    """The parts of a run that exist only once.
 
     Attributes:
-        settings: of the run, with a seed drawn if they had none.
-        folder: its files.
+        settings: settings of the run, with a random seed if they had none.
+        folder: the folder with its files.
         status: ``training_status.json``.
-        curriculum: the lessons of the environment's parameters.
+        curriculum: the lessons of the environment parameters.
         gauges: the newest value of each statistic, for ``timers.json``.
         rewards: the mean reward of each summary, for the live view.
-        writers: of statistics: the previous two, the console, and everything else that follows the run.
-        timers: of everything.
-        device: of the networks.
-        stop: requests the end of the run.
-        usage: a source of statistics that all behaviors share.
-        teams: of the behaviors with self-play.
-        hooks: the user's functions.
-        datasets: name -> data set, for the behaviors that learn from one.
-        actor_report: what the actors have done, if they are not in the loop.
-        earlier: the time spent by earlier sessions, in a run that is resumed.
-        calls: of the user's code.
+        writers: all statistics writers: the previous two, the console, and those of ``followers``.
+        timers: timers of all work in the run.
+        device: device of the networks.
+        stop: the stop request.
+        usage: a source of resource usage statistics, which all behaviors share.
+        teams: the teams of the behaviors with self-play.
+        hooks: the user's callbacks.
+        datasets: behavior name -> data set, for the behaviors that learn from one.
+        actor_report: statistics of the actors, if they are not in the loop.
+        earlier: timers of earlier sessions, if the run is resumed.
+        calls: keeps track of the calls of user code.
     """
 
     settings: RunSettings
@@ -79,12 +79,12 @@ class Run:
 
     @property
     def is_training(self) -> bool:
-        """Whether trainers learn. With ``--inference`` they only count steps."""
+        """True if trainers learn. With ``--inference`` they only count steps."""
         return not self.settings.checkpoint_settings.inference
 
     @property
     def acts_elsewhere(self) -> bool:
-        """Whether actors have threads, processes or machines of their own."""
+        """True if actors run in their own threads or processes, or on other machines."""
         return self.settings.acts_elsewhere and not self.is_offline
 
     @property
@@ -95,16 +95,16 @@ class Run:
 
     @property
     def acting_device(self) -> torch.device:
-        """The device on which policies act. Outside the loop that is always the CPU."""
+        """The device that policies act on. Outside the loop, it is always the CPU."""
         return torch.device("cpu") if self.acts_elsewhere else self.device
 
     @property
     def is_offline(self) -> bool:
-        """Whether all behaviors learn from data sets, so that training needs no environment."""
+        """True if all behaviors learn from data sets, so that training needs no environment."""
         return self.is_training and self.settings.is_offline
 
     def begin(self) -> None:
-        """Take over the folder. Until now, a run that this one overwrites was still intact there."""
+        """Take over the run's folder. An earlier run that this one overwrites stays intact until then."""
         with self.timers("run_training.setup"):
             self.folder.begin()
             self.write_files()
@@ -129,11 +129,11 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that follows the run has all of it, as far as is known yet."""
+        """True if no statistics writer is known to have missed a part of the run."""
         return all(writer.missing is None for writer in self.writers)
 
     def close_writers(self) -> None:
-        """Close the writers, which write everything that is pending."""
+        """Close the writers, which first write all pending data."""
         for writer in self.writers:
             writer.close()
 
@@ -150,7 +150,7 @@ def make_run(
     """Make the parts of a run. If it is resumed, status and lessons come from its folder.
 
     Raises:
-        SettingsError: the settings do not have a lesson in which the run was saved, or metrics cannot be served.
+        SettingsError: the settings lack a lesson that the saved run had reached, or metrics cannot be served.
     """
     status = (
         TrainingStatus.load(folder.status, writes=folder.writes)
@@ -188,15 +188,15 @@ def timers_json(
     actors: Sequence[Mapping[str, Any]] = (),
     earlier: Mapping[str, Any] | None = None,
 ) -> str:
-    """The content of ``timers.json`` as of now.
+    """Return the current content of ``timers.json``.
 
     Args:
-        timers: of the run.
+        timers: timers of the run.
         gauges: ``GaugeWriter.gauges``.
-        arguments: the command line, program included.
-        protocol_version: of the wire.
-        actors: what each of them has done, if they are not in the loop.
-        earlier: as from ``earlier_sessions``, if the run is resumed.
+        arguments: the command line, including the program.
+        protocol_version: version of the communication protocol.
+        actors: statistics of each actor, if they are not in the loop.
+        earlier: result of ``earlier_sessions``, if the run is resumed.
     """
     metadata = {
         "timer_format_version": TIMER_FORMAT_VERSION,
@@ -223,9 +223,9 @@ def timers_json(
 
 
 def earlier_sessions(text: str) -> dict[str, Any] | None:
-    """The sum over all sessions of a run, from its ``timers.json``, before it is resumed.
+    """Sum up the timers of all sessions of a run, from its ``timers.json``, before it is resumed.
 
-    None if the file is damaged.
+    Returns None if the file is damaged.
     """
     try:
         content = json.loads(text)

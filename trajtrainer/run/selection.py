@@ -1,6 +1,6 @@
-"""Decides when a model is evaluated, which is the best, and whether ``stop`` ends the training of a behavior.
+"""Decides when models are evaluated, which model is the best, and whether ``stop`` ends the training of a behavior.
 
-Models are measured by evaluations if there are any, with self-play by the rating, and otherwise by the returns in
+Models are ranked by their rating with self-play, by evaluations if there are any, and otherwise by the returns in
 training (docs/measure/evaluation.md#the-best-model).
 """
 
@@ -23,18 +23,18 @@ from trajtrainer.settings.evaluation import Evaluations, StopSettings
 
 logger = logging.getLogger(__name__)
 
-# The mean return of fewer episodes says too little about a model to end its training.
+# The mean return of fewer episodes is not reliable enough to end the training.
 _FEWEST_EPISODES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A behavior's model as it was at some step, to be evaluated. It never changes.
+    """A snapshot of a behavior's model at some step, to be evaluated. It never changes.
 
     Attributes:
-        model: its record, which lacks the measure.
-        actor: on the CPU.
-        state: the content of a checkpoint.
+        model: record of the model, which does not have a measure yet.
+        actor: the policy's network, on the CPU.
+        state: content of a checkpoint.
     """
 
     model: BestModel
@@ -46,21 +46,23 @@ class Candidate:
 class ModelSelector:
     """Measures the models of one behavior.
 
-    An evaluation is due when training passes a multiple of its interval, and when it has ended. That draws no random
-    number, and where runs repeat bit for bit, it does not change when the trainer drains.
+    An evaluation is due when training passes a multiple of the interval, and when training has ended. Copying the model
+    for it draws no random numbers. Where runs repeat bit for bit, it does not affect when the trainer drains its
+    source either.
 
     Attributes:
-        trainer: of the behavior.
-        episodes: of its agents.
-        best_models: that are kept of the behavior; they know the source of the measure.
-        status: of the run.
+        trainer: trainer of the behavior.
+        episodes: record of its agents' episodes.
+        best_models: the best models, which are kept on disk. Their ``by`` is the source of the measure.
+        status: status of the run.
         rating: returns the behavior's rating.
-        copied_state: returns the content of a checkpoint of the model as it is now, which will not change any more. Its
-            argument is the step, if that is not the trainer's.
-        evaluations: their settings; None without any.
-        measure: compared with ``stop.reward``: the newest measure, or by training the mean of the newest summaries that
-            have 20 episodes together; None before there is one.
-        stopped_by: the condition below ``stop`` that has ended the training; None until one has.
+        copied_state: returns a copy of what a checkpoint would contain now. Its argument is the step, if it differs
+            from the trainer's.
+        evaluations: settings of the evaluations; None without evaluations.
+        measure: the value that is compared with ``stop.reward``; None before the first. It is the newest measure or, if
+            models are ranked by their returns in training, the mean over the newest summaries with at least 20 episodes
+            in total.
+        stopped_by: the condition in ``stop`` that has ended the training; None until then.
     """
 
     trainer: BehaviorTrainer
@@ -75,11 +77,11 @@ class ModelSelector:
     _lesson: int = field(init=False)
     _summary: int = field(init=False)
     _best: float | None = field(default=None, init=False)
-    _in_vain: int = field(default=0, init=False)  # measures since the best one
-    _newest: list[MeanReturn] = field(default_factory=list, init=False)  # the summaries that ``measure`` is the mean of
+    _in_vain: int = field(default=0, init=False)  # number of measures since the best one
+    _newest: list[MeanReturn] = field(default_factory=list, init=False)  # the summaries that ``measure`` averages
     _candidate: Candidate | None = field(default=None, init=False)
     _copied: int = field(default=0, init=False)  # the step of the last candidate
-    _evaluated: int = field(default=0, init=False)  # and of the last one whose result is known
+    _evaluated: int = field(default=0, init=False)  # the step of the last candidate with a result
     _had_last: bool = field(default=False, init=False)
     _begin_s: float = field(init=False)
 
@@ -95,7 +97,7 @@ class ModelSelector:
 
     @property
     def waits_for_evaluations(self) -> bool:
-        """Whether training waits for the result of each evaluation.
+        """True if training waits for the result of each evaluation.
 
         The result may end the run, and the step at which it ends must not depend on how long an evaluation takes.
         """
@@ -105,9 +107,9 @@ class ModelSelector:
         return decides and self.by == EVALUATION and not settings.threaded
 
     def observe(self) -> None:
-        """Copy the model as it is now if an evaluation is due, and measure it if a summary was written.
+        """Copy the current model if an evaluation is due, and measure it if a summary was written.
 
-        Called between two steps of the trainer, in its thread.
+        Called in the trainer's thread, after the trainer has advanced.
         """
         self._copy_if_due()
         if self._summary == self.trainer.last_summary:
@@ -119,11 +121,11 @@ class ModelSelector:
             self._offer_unevaluated()
         elif self.by == TRAINING:
             lesson = self.episodes.lesson
-            if lesson != self._lesson:  # Another task has other rewards, so earlier measures do not count any more.
+            if lesson != self._lesson:  # A new lesson changes the rewards, so earlier measures no longer count.
                 self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
             summary = self.episodes.summary
             if summary is not None and summary.step == self._summary:
-                # ``measure`` is of the newest summaries that have enough episodes together.
+                # ``measure`` averages the newest summaries that together have enough episodes.
                 self._newest.append(summary)
                 while sum(each.episodes for each in self._newest[1:]) >= _FEWEST_EPISODES:
                     del self._newest[0]
@@ -149,7 +151,7 @@ class ModelSelector:
         return BestModel(step, math.nan, self.by, self.episodes.lesson, training, summary)
 
     def pop_candidate(self) -> Candidate | None:
-        """Remove and return the newest candidate; None if there is none since the last call. Safe in any thread."""
+        """Remove and return the newest candidate; None if there is no new one since the last call. Thread-safe."""
         newest, self._candidate = self._candidate, None
         return newest
 
@@ -164,7 +166,7 @@ class ModelSelector:
         return self.best_models.offer(measured, lambda: candidate.state)
 
     def add_last(self) -> None:
-        """Add the model with which the run ends.
+        """Add the final model of the run.
 
         If it was not evaluated, because the run was stopped or the evaluation failed, its return in training is
         compared with that of the best model.
@@ -187,13 +189,13 @@ class ModelSelector:
         self.best_models.offer(model, self.copied_state)
 
     def _compare(self, measure: float) -> None:
-        """Count the measures since the best one. A measure that equals the best is not an improvement."""
+        """Count the measures since the best one. A measure equal to the best is not an improvement."""
         improves = self._best is None or measure > self._best
         self._best = measure if improves else self._best
         self._in_vain = 0 if improves else self._in_vain + 1
 
     def end_if_enough(self) -> None:
-        """End the training if a condition of ``stop`` holds, and log which."""
+        """End the training if a condition in ``stop`` is met, and log which one."""
         stop, behavior = self.trainer.context.settings.stop, self.trainer.context.behavior
         if stop is None or self.stopped_by is not None:
             return
@@ -206,7 +208,7 @@ class ModelSelector:
             return
 
     def note_end(self, condition: str) -> None:
-        """Record in the status what has ended the training, if the settings have ``stop``."""
+        """Record in the status which condition has ended the training, if the settings have ``stop``."""
         if self.trainer.context.settings.stop is not None:
             entry = {"by": condition, "steps": self.trainer.reached}
             self.status.set_stopped(self.trainer.context.behavior, entry)
@@ -216,7 +218,10 @@ class ModelSelector:
         if stop.reward is not None and self.measure is not None and self.measure >= stop.reward:
             yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, which reaches {stop.reward:g}"
         if stop.patience is not None and self._in_vain >= stop.patience:
-            yield "patience", f"the {MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
+            yield (
+                "patience",
+                f"the {MEASURES[self.by]} has not improved on {self._best:.3f} in {self._in_vain} measurements",
+            )
         if stop.time is not None and self._seconds >= stop.time:
             yield "time", f"it has trained for {self._seconds:.0f} s"
         if stop.episodes is not None and self.episodes.num_total >= stop.episodes:
@@ -226,11 +231,11 @@ class ModelSelector:
 
     @property
     def _seconds(self) -> float:
-        """How long it has trained, including the earlier runs that it resumes."""
+        """Duration of the training so far, including earlier sessions of a resumed run."""
         return time.monotonic() - self._begin_s
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
+        """Return the state as plain data for a checkpoint."""
         return {
             "by": self.by,
             "measure": self.measure,
@@ -242,10 +247,10 @@ class ModelSelector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned. Measures from another source are dropped."""
+        """Restore a result of ``state``. Measures from a different source are dropped."""
         self._summary = self.trainer.last_summary
         self._begin_s -= float(state.get("seconds", 0.0))
-        self._copied = self._evaluated = count_in(state.get("evaluated", 0))  # what comes after it is evaluated again
+        self._copied = self._evaluated = count_in(state.get("evaluated", 0))  # later ones are evaluated again
         if state.get("by") == self.by:
             self.measure, self._best = state["measure"], state["best"]
             self._in_vain, self._lesson = count_in(state["in_vain"]), count_in(state["lesson"])

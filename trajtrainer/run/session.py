@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_DRAWN_SEED = 10_000
 _STOPPED_EARLY = "Stopped before the environment was connected; nothing was trained."
-# How long a run that leaves stuck user code behind waits for the writers of statistics.
+# Maximum time that a run waits for the statistics writers when it abandons stuck user code.
 _WRITERS_S = 30.0
 _OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
 
@@ -57,13 +57,13 @@ class Session:
     """An open run.
 
     Attributes:
-        settings: of the run, with a seed drawn if they had none.
-        folder: its files.
+        settings: settings of the run, with a random seed if they had none.
+        folder: the folder with its files.
         run: the parts that its behaviors share.
-        stop: requests its end.
-        behaviors: by name, in order of appearance.
-        loop: None until the environment has started, and if the run was stopped before that.
-        outcome: ``finished``, ``stopped`` or ``failed``; None while the run lasts.
+        stop: the stop request.
+        behaviors: behaviors by name, in order of appearance.
+        loop: the main loop; None until the environment has started, or if the run was stopped before that.
+        outcome: ``finished``, ``stopped`` or ``failed``; None while the run is open.
     """
 
     settings: RunSettings
@@ -76,11 +76,11 @@ class Session:
 
     @property
     def exit_code(self) -> int:
-        """143 after SIGTERM; 0 when done or after SIGINT, but 1 if something that follows the run lacks a part."""
+        """The exit code: 143 after SIGTERM, 1 if a statistics writer missed data, otherwise 0 (even after SIGINT)."""
         return self.stop.exit_code or int(not self.run.is_complete)
 
     def note_end(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Note how the run ended: with an exception of this class, or with None."""
+        """Record how the run ended. ``kind`` is the class of the exception that ended it, if any."""
         if kind is not None and issubclass(kind, Exception):
             self.outcome = "failed"
         else:
@@ -88,7 +88,7 @@ class Session:
             self.outcome = "finished" if is_done else "stopped"
 
     def state(self) -> str:
-        """What the run does, as ``trajtrainer page`` calls it."""
+        """Return the state of the run, as shown by ``trajtrainer page``."""
         return self.outcome or ("stopping" if self.stop.requested else "running")
 
     def step(self) -> bool:
@@ -97,7 +97,7 @@ class Session:
 
 
 def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers, resume_command: str) -> int:
-    """Train for the command line, and return the exit code. Raises what ``train`` raises."""
+    """Train for the command line, and return the exit code. Raises the same errors as ``train``."""
     return train(settings, handler, timers=timers, resume_command=resume_command).exit_code
 
 
@@ -109,10 +109,10 @@ def train(
     timers: Timers | None = None,
     resume_command: str = "",
 ) -> Session:
-    """Train (or with ``--inference`` only act) until done or stopped. Arguments as for ``session``.
+    """Train (or with ``--inference`` only act) until done or stopped. For the arguments, see ``session``.
 
     Raises:
-        TrajtrainerError: ended the run early. Everything has been saved.
+        TrajtrainerError: an error ended the run early. Everything has been saved.
     """
     with session(settings, handler, make_environment, stop, timers, resume_command) as opened:
         while opened.step():
@@ -130,19 +130,19 @@ def session(
     resume_command: str = "",
     hooks: Hooks | None = None,
 ) -> Iterator[Session]:
-    """Open everything that a run needs, and at the end save and close it, whatever has happened in between.
+    """Open a run, and save and close it at the end of the ``with`` block, whatever happens inside.
 
     Args:
-        settings: of the run.
-        handler: of the console's log, whose lines appear above the live view; None for no view.
+        settings: settings of the run.
+        handler: the console handler of the log, whose lines appear above the live view; None for no view.
         make_environment: makes the environment.
-        stop: reacts to signals during this time.
-        timers: have timed what came before.
-        resume_command: logged at the end if there is something left to train.
-        hooks: the user's functions.
+        stop: the stop request, which signals set while the run is open.
+        timers: timers that may already have timed earlier work.
+        resume_command: the command to log at the end if there is something left to train.
+        hooks: the user's callbacks.
 
     Raises:
-        TrajtrainerError: ended the run early. Everything has been saved.
+        TrajtrainerError: an error ended the run early. Everything has been saved.
     """
     timers = Timers() if timers is None else timers
     stop = StopRequest() if stop is None else stop
@@ -176,7 +176,7 @@ def _looping(
     make_environment: EnvironmentFactory,
     resume_command: str,
 ) -> Iterator[None]:
-    """Open everything and start the loop; at the end close everything in the opposite order."""
+    """Open everything and start the loop; at the end, close everything in reverse order."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
         stack.enter_context(run.calls.working())
@@ -186,7 +186,7 @@ def _looping(
             writer.follow(opened.state)
         if run.folder.writes:
             stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
-        stack.callback(run.write_timers)  # once more after closing, which takes time as well
+        stack.callback(run.write_timers)  # once more after closing, which is timed as well
         stack.callback(run.close_writers)
         stack.push(opened.note_end)
         stack.callback(closing.log_resume_command)
@@ -201,7 +201,7 @@ def _looping(
         except StopInterrupt:
             logger.info("%s", _STOPPED_EARLY)
             is_stopped = True
-        if is_stopped:  # Not in the handler above, where an exception of the caller would be chained to StopInterrupt.
+        if is_stopped:  # Not in the except block, where an exception of the caller would be chained to StopInterrupt.
             yield
             return
         run.begin()
@@ -217,13 +217,13 @@ def _looping(
 
 
 def _view(handler: ConsoleHandler, *, debug: bool) -> ProgressView:
-    from trajtrainer.run.live_view import make_view  # late: runs from Python may need none
+    from trajtrainer.run.live_view import make_view  # lazy import: runs from Python may need no view
 
     return make_view(handler, debug=debug)
 
 
 def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
-    """Make the watch over the user's code, which saves and ends the run if a call does not return."""
+    """Make the watch that saves and ends the run if a call of user code does not return."""
 
     def is_saved() -> bool:
         return opened.loop is None or opened.loop.is_saved
@@ -244,7 +244,7 @@ def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
             closing.log_results()
             closing.log_resume_command()
             opened.note_end(TrajtrainerError if code == 1 else None)
-            # In another thread, since a writer may be what is stuck.
+            # In another thread, because the stuck call may be a writer's.
             closer = threading.Thread(target=run.close_writers, name="end of writers", daemon=True)
             closer.start()
             closer.join(_WRITERS_S)
@@ -261,14 +261,14 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
     """Start the actors, which ``stack`` closes, and wait for the first one. None if no behavior needs experience.
 
     Raises:
-        StopInterrupt: the run was stopped before that.
+        StopInterrupt: the run was stopped before the first actor was ready.
     """
     with run.stop.interrupting(), run.timers("env_start"):
         # The Editor receives the chosen device; the order of raw images may be known from earlier sessions.
         settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
         settings = settings.presuming(run.status.raw_image_order())
         if run.stop.ends_process:
-            # In a program that is not ours, they belong to the user.
+            # Inside a user's program, the global generators belong to the user.
             seed_global_generators(seed_of_environments(run, settings.env_settings, make_environment))
         actors = start_actors(run, settings, make_environment)
         if actors is not None:
@@ -286,8 +286,8 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
 
 
 def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
-    """Let the loop evaluate its behaviors by an evaluator, which ``stack`` closes."""
-    # Late: only runs with evaluations need it.
+    """Give the loop an evaluator for its behaviors, which ``stack`` closes."""
+    # Lazy import: only runs with evaluations need it.
     from trajtrainer.run.evaluations import make_evaluations
 
     shared, reset = None if loop.pool is None else loop.pool.transport.shared, loop.lessons.reset_environment
@@ -297,14 +297,14 @@ def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory
 
 
 def _close(run: Run, timer: str, opened: ActorPool | EvaluationController, end: Callable[[], None]) -> None:
-    """Close, or ``end`` if that takes longer than the grace after a signal."""
+    """Close ``opened``. Call ``end`` if that takes longer than the grace period after a signal."""
     with run.timers(timer), run.stop.limiting(end):
         opened.close()
 
 
 @dataclass(slots=True)
 class _ClosingLines:
-    """The lines that a run logs at its end, each once, whichever thread ends it."""
+    """The lines that a run logs at its end, each only once, no matter which thread ends the run."""
 
     run: Run
     behaviors: Mapping[str, Behavior]

@@ -1,9 +1,10 @@
-"""Stops a run from outside: the first SIGINT or SIGTERM requests an orderly end, a later one exits at once.
+"""Stops a run from outside: the first SIGINT or SIGTERM requests an orderly stop, a later one exits at once.
 
 A program that watches the run uses a file instead of a signal.
 
-The main thread may be deep in a gradient step, or wait for a lock that the system does not interrupt (Windows), and
-then its signal handler runs late. Python's wake-up file descriptor informs a thread of ours without delay.
+The main thread may be in the middle of a gradient step, or waiting for a lock that the system cannot interrupt
+(Windows), so that its signal handler runs late. Python's wakeup file descriptor notifies a separate thread without
+delay.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
-# How long a run may take to save everything and exit. Further signals within that time do not interrupt it.
+# Time that a run has to save everything and exit. Further signals do not interrupt it during this time.
 GRACE_S = 5.0
 
-# Ctrl-C, kill, a closed terminal, and Ctrl-Break on Windows; a system may not have all of them.
+# Ctrl-C, kill, a closed terminal, and Ctrl-Break on Windows; not every system has all of them.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
 _POLL_S = 0.1
-_FILE_POLL_S = 0.5  # pause between two looks for the file
-# ``limiting`` ends the environment this long before the grace is over, but always gives it the second time to close.
+_FILE_POLL_S = 0.5  # pause between two checks for the file
+# ``limiting`` ends the environment this long before the grace period is over, but gives it at least the second time.
 _LAST_S, _LEAST_S = 0.5, 1.0
-_END = b"\0"  # not the number of a signal
+_END = b"\0"  # not a signal number
 
 
 class StopInterrupt(BaseException):
@@ -42,11 +43,11 @@ class StopInterrupt(BaseException):
 
 
 class StopRequest:
-    """A request to stop the run. The loop polls it once per pass, and an update once per gradient step.
+    """A request to stop the run. The loop polls it once per pass, and updates poll it once per gradient step.
 
     Attributes:
-        ends_process: whether we may end the process.
-        is_urgent: someone outside the run waits for its end.
+        ends_process: True if the run may end the process.
+        is_urgent: True if someone outside is waiting for the run to end.
     """
 
     ends_process = True
@@ -54,9 +55,9 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.signal: signal.Signals | None = None
-        self.is_aborted = False  # a late signal has cut the orderly end short
+        self.is_aborted = False  # True once a late signal has cut the orderly stop short
         self._signal_s = 0.0
-        self.has_handlers = False  # those of ``stop_on_signals``
+        self.has_handlers = False  # set by ``stop_on_signals``
         self._emergency: list[Callable[[], None]] = []
         self._interrupts = False
         self._num_saving = 0
@@ -64,16 +65,16 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """0 after SIGINT or without a signal, 128 + its number after another (SIGTERM: 143)."""
+        """0 after SIGINT or without a signal, otherwise 128 plus the signal number (SIGTERM: 143)."""
         return 0 if self.signal in (None, signal.SIGINT) else 128 + int(self.signal)
 
     @property
     def grace_s(self) -> float:
-        """Seconds that are left for an orderly end after the first signal; not positive once they are over."""
+        """Seconds left for an orderly stop after the first signal; zero or negative once they are over."""
         return self._signal_s + GRACE_S - time.monotonic()
 
     def request(self, by: signal.Signals | None = None) -> None:
-        """Request the end. Only the first signal counts."""
+        """Request a stop. Only the first signal counts."""
         if by is not None and self.signal is None:
             self._signal_s = time.monotonic()
             self.signal = by
@@ -86,7 +87,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Keep further signals from ending the process in the meantime: what is being written would be lost."""
+        """Keep further signals from ending the process inside the ``with`` block, where files are being written."""
         self._num_saving += 1
         try:
             yield
@@ -94,7 +95,7 @@ class StopRequest:
             self._num_saving -= 1
 
     def leave_process(self, code: int) -> NoReturn:
-        """Exit from a thread other than the main one, which may be stuck."""
+        """Exit the process from another thread, because the main thread may be stuck."""
         self.emergency()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -103,12 +104,12 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Let a signal raise ``StopInterrupt`` in the main thread in the meantime, instead of being polled.
+        """Let signals raise ``StopInterrupt`` in the main thread inside the ``with`` block, where nothing polls them.
 
-        For waits at the start (such as for the Editor), when nothing has been trained yet.
+        For waits at startup (such as for the Editor), when nothing has been trained yet.
 
         Raises:
-            StopInterrupt: also at once, if the end was requested before.
+            StopInterrupt: a signal arrived, or a stop was requested earlier.
         """
         self._interrupts = True
         try:
@@ -118,11 +119,11 @@ class StopRequest:
             self._interrupts = False
 
     def request_politely(self) -> None:
-        """Request the end from another thread, even while the main thread waits and polls nothing."""
+        """Request a stop from another thread, even while the main thread waits without polling."""
         self.is_urgent = True
         self.request()
         if self._interrupts and self.has_handlers:
-            _thread.interrupt_main()  # runs our handler of SIGINT in the main thread
+            _thread.interrupt_main()  # runs the handler of SIGINT in the main thread
 
     def interrupt(self) -> None:
         """Interrupt a wait. The signal handler calls this after ``request``.
@@ -134,9 +135,9 @@ class StopRequest:
             raise StopInterrupt
 
     def limiting(self, end: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call ``end`` once, from another thread, if this takes longer than the grace after a signal.
+        """Call ``end`` once, in another thread, if the ``with`` block exceeds the grace period after a signal.
 
-        It always has at least a second. Exceptions raised by ``end`` are ignored.
+        The block always has at least a second. Exceptions raised by ``end`` are ignored.
         """
         least_s = time.monotonic() + _LEAST_S
 
@@ -146,14 +147,15 @@ class StopRequest:
         return _calling(end, is_over, _POLL_S, "time limit")
 
     def on_abort(self, callback: Callable[[], None]) -> None:
-        """Register a callback for the moment before a further signal ends the process.
+        """Register a callback that is called right before a further signal ends the process.
 
-        It may be called twice, and in a signal handler, so it must be quick and take no lock, like killing processes.
+        It may be called twice, and in a signal handler, so it must be quick and take no lock. For example, it may kill
+        processes.
         """
         self._emergency.append(callback)
 
     def emergency(self) -> None:
-        """Call the callbacks of ``on_abort``, and ignore their exceptions."""
+        """Call the callbacks registered with ``on_abort``, and ignore their exceptions."""
         for callback in list(self._emergency):
             with contextlib.suppress(Exception):
                 callback()
@@ -161,8 +163,8 @@ class StopRequest:
     def abort(self, number: int) -> None:
         """Exit at once, without saving anything.
 
-        Called when another signal arrives after the grace: by the main thread's handler or, in case that thread is
-        busy, by the thread that learns of signals first.
+        Called when another signal arrives after the grace period: by the main thread's handler or, if that thread is
+        busy, by the signal thread.
         """
         self.emergency()
         with contextlib.suppress(OSError):
@@ -174,8 +176,8 @@ class StopRequest:
 def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRequest]:
     """Let signals request a stop, and restore the previous handlers at the end.
 
-    Does nothing outside the main thread, because only that may set handlers. ``saves``: the run has something to save,
-    which the log lines mention.
+    Does nothing outside the main thread, because only the main thread may set handlers. ``saves`` is True if the run
+    has something to save, which the log lines then mention.
     """
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -203,13 +205,13 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
     finally:
         stop.has_handlers = False
         for which, handler in former.items():
-            # None means that C code had set it, which Python cannot restore.
+            # None means that C code had set the handler, which Python cannot restore.
             signal.signal(which, signal.SIG_DFL if handler is None else handler)
         thread.close()
 
 
 def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Request a stop when ``is_asked`` returns True. A thread calls it twice a second in the meantime."""
+    """Request a stop when ``is_asked`` returns True. Inside the ``with`` block, a thread calls it twice a second."""
 
     def ask() -> None:
         logger.info("Stopping, as requested on the page that watches the run: saving everything, then exiting.")
@@ -220,7 +222,7 @@ def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> Abstract
 
 @contextlib.contextmanager
 def _calling(call: Callable[[], None], when: Callable[[], bool], pause_s: float, name: str) -> Iterator[None]:
-    """Call ``call`` once, in a thread that polls ``when`` in the meantime. Its exceptions are ignored."""
+    """Poll ``when`` in a thread, and call ``call`` once when it returns True. Exceptions of ``call`` are ignored."""
     over = threading.Event()
 
     def watch() -> None:
@@ -240,10 +242,10 @@ def _calling(call: Callable[[], None], when: Callable[[], bool], pause_s: float,
 
 
 class _SignalThread:
-    """A thread that learns of every signal at once, even if the main thread is busy, and logs what happens next.
+    """A thread that is notified of every signal at once, even if the main thread is busy, and logs what happens next.
 
     Attributes:
-        numbers: of the signals that stop the run.
+        numbers: numbers of the signals that stop the run.
     """
 
     def __init__(self, stop: StopRequest, *, saves: bool) -> None:

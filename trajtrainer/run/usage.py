@@ -1,4 +1,4 @@
-"""CPU, memory and GPU that a run uses."""
+"""CPU, memory and GPU usage of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from trajtrainer.core.metrics import GIB
 
-# Looking at all processes takes milliseconds, and some runs write many summaries in a second.
+# Measuring all processes takes milliseconds, and some runs write many summaries per second.
 _PAUSE_S = 1.0
 _PAUSE_PER_COST = 200
 
@@ -20,18 +20,18 @@ _PAUSE_PER_COST = 200
 class ResourceUsage:
     """A source of statistics for all behaviors of a run; thread-safe. It measures at most once a second.
 
-    - ``Perf/CPU``: CPU cores that this process and those that it started kept busy since the last measurement, 1.0 for
-      one core.
-    - ``Perf/Memory``: their resident memory in GiB. Memory that several of them share counts for each.
-    - ``Perf/GPU``: share of the time in which the GPU was busy, if the package nvidia-ml-py is installed.
-    - ``Perf/GPU Memory``: GiB of the GPU's memory that PyTorch has reserved.
+    - ``Perf/CPU``: number of CPU cores that this process and its child processes kept busy since the last measurement
+      (1.0 is one core).
+    - ``Perf/Memory``: resident memory of these processes in GiB. Memory that they share is counted for each of them.
+    - ``Perf/GPU``: fraction of the time that the GPU was busy, if the package nvidia-ml-py is installed.
+    - ``Perf/GPU Memory``: GPU memory in GiB that PyTorch has reserved.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Begin to count.
+        """Start measuring.
 
         Args:
-            device: on which the run trains.
+            device: the device that the run trains on.
         """
         self._device = device
         self._lock = threading.Lock()
@@ -42,12 +42,12 @@ class ResourceUsage:
         self._seconds, _ = self._measure()
 
     def __call__(self) -> dict[str, float]:
-        """Tag -> newest value."""
+        """Return the newest value of each tag."""
         with self._lock:
             begin = time.monotonic()
             if begin >= self._due_s and begin > self._time:
                 seconds, memory = self._measure()
-                # A process that was not there before has spent all of its time since then.
+                # All CPU time of a new process was spent since the last measurement.
                 spent = sum(each - self._seconds.get(key, 0.0) for key, each in seconds.items())
                 self._newest = {"Perf/CPU": spent / (begin - self._time), "Perf/Memory": memory / GIB, **self._gpu()}
                 self._seconds, self._time = seconds, begin
@@ -55,7 +55,10 @@ class ResourceUsage:
             return dict(self._newest)
 
     def _measure(self) -> tuple[dict[tuple[int, float], float], float]:
-        """Seconds of CPU time by process (pid and start, since pids are used again), and bytes of memory of all."""
+        """Return the CPU seconds of each process, and the memory of all processes in bytes.
+
+        Processes are identified by pid and start time, because pids are reused.
+        """
         seconds, memory = {}, 0.0
         for process in self._processes():
             with contextlib.suppress(psutil.Error, OSError), process.oneshot():
@@ -73,7 +76,7 @@ class ResourceUsage:
         found: dict[str, float] = {}
         if self._device.type == "cuda":
             found["Perf/GPU Memory"] = torch.cuda.memory_reserved(self._device) / GIB
-            with contextlib.suppress(Exception):  # without nvidia-ml-py, or with a driver that does not measure this
+            with contextlib.suppress(Exception):  # nvidia-ml-py is missing, or the driver does not measure this
                 found["Perf/GPU"] = torch.cuda.utilization(self._device) / 100
         elif self._device.type == "mps":
             found["Perf/GPU Memory"] = torch.mps.driver_allocated_memory() / GIB

@@ -1,13 +1,13 @@
-"""Calls of the user's code by the threads of a run, and a watch that saves the run if such a call does not return.
+"""Keeps track of calls of user code by the threads of a run, and saves the run if such a call does not return.
 
 ::
 
     a thread of the run   works | steps an environment | works | calls a statistics writer | works
-    the saving thread             waits until no thread works, keeps all from working, writes
+    the saving thread             waits until no thread works, keeps all from working, saves
 
-A thread that changes what a checkpoint holds works, except during a call of the user's code and while it waits for
-another thread. So whoever keeps all threads from working sees a state between two gradient steps, which stays the same
-whether the calls return or not: a thread that returns has to wait.
+A thread that can change the content of a checkpoint counts as working, except while it calls user code or waits for
+another thread. So while all threads are kept from working, the state is one between two gradient steps. It does not
+change even if a call returns, because its thread then has to wait.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from trajtrainer.run.signals import GRACE_S, StopRequest
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
-# The most that one check counts, so that a call does not look long after the process or machine was suspended.
+# Maximum time that one check adds, so that calls do not seem long after the process or machine was suspended.
 _MOST_S = 4 * _LOOK_S
-# How long the run may take to start saving on its own: less than the grace, after which another signal exits at once.
+# Time for the run to start saving by itself: less than the grace period, after which another signal exits at once.
 _PATIENCE_S = GRACE_S - 1.0
 # After this long, a call that has not returned is reported.
 _REPORT_S = 60.0
-# How long to wait until no thread works: longer than the pauses between two calls of ``rest``.
+# Maximum time to wait until no thread is working: longer than the pauses between two calls of ``rest``.
 _HOLD_S = 1.0
 
 
 class Caller(Protocol):
-    """Something that calls the user's code, such as an environment."""
+    """An object that calls user code, such as an environment."""
 
     @property
     def call(self) -> object:
-        """The call that is under way, a new object for each call; None between calls."""
+        """The current call, a new object for each call; None between calls."""
 
     def describe(self) -> str:
-        """A name for the call that is under way, such as "The step of the environment pole"."""
+        """Return a name for the current call, such as "The step of the environment pole"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneCall:
-    """A ``Caller`` with a single call, named ``text``."""
+    """A ``Caller`` with a single call, which ``text`` describes."""
 
     text: str
 
@@ -65,7 +65,7 @@ class OneCall:
 
 
 class UserCalls:
-    """Knows which threads of a run work, and which are in the user's code."""
+    """Keeps track of which threads of a run are working, and which are in user code."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class UserCalls:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The calling thread works for the run in the meantime."""
+        """Mark the calling thread as working inside the ``with`` block."""
         thread = threading.get_ident()
         self._start(thread)
         try:
@@ -86,9 +86,9 @@ class UserCalls:
 
     @contextmanager
     def outside(self, caller: Caller | None) -> Iterator[None]:
-        """The calling thread is in the user's code, or with None waits, in the meantime."""
+        """Mark the calling thread as in user code inside the ``with`` block, or as waiting if ``caller`` is None."""
         thread = threading.get_ident()
-        if thread not in self._working:  # It is not one of the run's, or in another call already.
+        if thread not in self._working:  # It is not a thread of the run, or is already in another call.
             yield
             return
         if caller is not None:
@@ -113,18 +113,18 @@ class UserCalls:
                 self._change.notify_all()
 
     def rest(self) -> None:
-        """Let a thread that wants to save do so now. A thread that waits for another one calls this repeatedly."""
+        """Let a thread that wants to save do so now. Threads that wait for another thread call this repeatedly."""
         if self._is_held:
             with self.outside(None):
                 pass
 
     def under_way(self) -> dict[int, Caller]:
-        """The identifiers of the threads that are in the user's code -> what called it."""
+        """Return the threads that are in user code, as thread identifier -> caller."""
         return self._under_way.copy()
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Keep all threads from working in the meantime. Yields False if one of them does not stop working."""
+        """Keep all threads from working inside the ``with`` block. Yields False if one does not stop working."""
         with self._lock:
             self._is_held = True
             is_quiet = self._change.wait_for(lambda: not self._working, _HOLD_S)
@@ -137,7 +137,7 @@ class UserCalls:
 
 
 class InUserCode:
-    """A Python environment, whose thread is in the user's code during ``wait`` and ``close``."""
+    """Wraps a Python environment, and marks the calling thread as in user code during ``wait`` and ``close``."""
 
     def __init__(self, environment: InProcessEnvironment, calls: UserCalls) -> None:
         self.num_workers = environment.num_workers
@@ -162,11 +162,11 @@ class _Stuck:
     """A call that has not returned yet.
 
     Attributes:
-        thread: the identifier of the thread that makes it.
-        caller: of the user's code.
+        thread: identifier of the thread that made the call.
+        caller: the object that calls user code.
         call: identifies the call.
-        seconds: how long it has been under way.
-        is_reported: it has been logged.
+        seconds: duration of the call so far.
+        is_reported: True once it has been logged.
     """
 
     thread: int
@@ -182,16 +182,16 @@ class _Stuck:
 
 @dataclass
 class Watch:
-    """Watches for calls which do not return.
+    """Watches for calls that do not return.
 
     Attributes:
-        calls: of the run.
-        stop: requests its end.
-        limit_s: how long a call of an environment or a writer may take; None for no limit.
+        calls: keeps track of the run's calls of user code.
+        stop: the stop request of the run.
+        limit_s: maximum duration of a call of an environment or a writer; None for no limit.
         is_saved: returns whether there is nothing left to save.
-        save: writes everything while no thread works. Returns whether everything could be written.
-        end: logs what a run logs at its end, then exits with this code. Does not return.
-        fault: a call that took longer than the limit; None without one.
+        save: saves everything while no thread works. Returns whether everything could be saved.
+        end: logs the closing lines of the run, then exits with the given code. Does not return.
+        fault: the error about a call that took longer than the limit; None if there was no such call.
     """
 
     calls: UserCalls
@@ -208,7 +208,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """Watch in a thread in the meantime."""
+        """Watch in another thread inside the ``with`` block."""
         over = threading.Event()
 
         def look() -> None:
@@ -218,7 +218,7 @@ class Watch:
                 try:
                     self._check(min(checked_s - before_s, _MOST_S))
                 except Exception:
-                    logger.exception("The watch of environments and writers failed.")
+                    logger.exception("The watch over environments and writers failed.")
 
         thread = threading.Thread(target=look, name="watch of user code", daemon=True)
         thread.start()
@@ -255,17 +255,17 @@ class Watch:
             self._rescue()
 
     def _is_overdue(self) -> bool:
-        """Whether the run is to stop, but does not manage to on its own."""
+        """Return whether the run should stop but does not manage to by itself."""
         if self._stopping_s < _PATIENCE_S:
             return False
         stuck = self._stuck.values()
-        if self.is_saved():  # The environment may take its time to close, unless someone waits for the end.
+        if self.is_saved():  # The environment may take its time to close, unless someone is waiting for the run to end.
             return self.stop.is_urgent and any(each.seconds >= _PATIENCE_S for each in stuck)
-        # The loop's thread checks for a stop before it calls, so it has been in the user's code since the request.
+        # The loop's thread checks for a stop before each call, so it has been in user code since the request.
         return any(each.thread == self._main or each.seconds >= _PATIENCE_S for each in stuck)
 
     def _rescue(self) -> None:
-        """Save everything if no thread is working, and end the process if we may."""
+        """Save everything if no thread is working, and end the process if that is allowed."""
         with self.calls.held() as is_quiet:
             if not is_quiet:
                 return

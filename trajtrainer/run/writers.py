@@ -1,6 +1,6 @@
-"""Writers of statistics: TensorBoard, the console and the gauges of ``timers.json``; and rates to write.
+"""Statistics writers for TensorBoard, the console and the gauges of ``timers.json``, and sources of rates.
 
-Several trainers' threads may call all of them.
+All of them may be called from several trainers' threads.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _QUOTED = re.compile(r"(?<=')[^',][^']*(?=')")
 
 
 class TensorboardWriter(StatsWriter):
-    """Writes one event file per behavior, with ML-Agents' tags. After every summary it is complete on disk."""
+    """Writes one event file per behavior, with ML-Agents' tags. It is flushed to disk after every summary."""
 
     def __init__(self, folder_of: Callable[[str], Path]) -> None:
-        """Open no file yet.
+        """Create the writer without opening any files.
 
         Args:
-            folder_of: name of a behavior -> its folder.
+            folder_of: returns the folder of a behavior, given its name.
         """
         self._folder_of = folder_of
         self._files: dict[str, EventFile] = {}
@@ -71,9 +71,9 @@ class TensorboardWriter(StatsWriter):
         self._write(category, messages, step)
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        # Event files are shared. The console shows the lines as they are.
+        # Users share event files, so folders are removed from paths. The console shows the lines unchanged.
         lines = (line.partition(":\t") for line in text.split("\n"))
-        # In a list, each quoted text is taken alone, as its path may have spaces.
+        # In a list, each quoted string is handled separately, because paths may contain spaces.
         quoted = [
             (key, sign, _QUOTED.sub(lambda found: without_folders(found[0]), value)) for key, sign, value in lines
         ]
@@ -117,7 +117,7 @@ class TensorboardWriter(StatsWriter):
         return file
 
     def _guarded(self, write: Callable[[], None]) -> None:
-        """Keep a full disk from ending the run: what is pending is written once there is space again."""
+        """Keep a full disk from ending the run: pending data is written once there is space again."""
         try:
             write()
             self._failing = False
@@ -128,19 +128,19 @@ class TensorboardWriter(StatsWriter):
 
 
 def tensorboard_writers(settings: RunSettings) -> list[StatsWriter]:
-    """The writer of a run's event files. A run that only acts has none."""
+    """Make the writer of a run's event files. A run that only acts has none."""
     folder = RunFolder(settings.checkpoint_settings)
     return [TensorboardWriter(lambda behavior: folder.behavior(behavior).path)] if folder.writes else []
 
 
 class ConsoleWriter(StatsWriter):
-    """Logs one line per summary, in ML-Agents' words. Hyperparameters, which are long, go to the log file only."""
+    """Logs one line per summary, in ML-Agents' wording. Hyperparameters are long, so they only go to the log file."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        if EVALUATION_REWARD not in values:  # Evaluations have log lines of their own, with the standard deviation.
+        if EVALUATION_REWARD not in values:  # Evaluations have their own log lines, with the standard deviation.
             elapsed_s = time.monotonic() - self._started
             numbers = of_summary(values, step)
             extra = fields("summary", behavior=category, elapsed_seconds=elapsed_s, **numbers)
@@ -152,9 +152,9 @@ class ConsoleWriter(StatsWriter):
 
 
 def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, elapsed_s: float) -> str:
-    """The line that log scrapers know.
+    """Return a summary line in the format that log scrapers expect.
 
-    Such as ``3DBall. Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``
+    For example ``3DBall. Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``
     """
     training = IS_TRAINING in values and values[IS_TRAINING].aggregated > 0
     pieces = [category, f"Step: {step}", f"Time Elapsed: {elapsed_s:0.3f} s"]
@@ -177,7 +177,7 @@ def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, e
 
 @dataclass(slots=True)
 class Gauge:
-    """One number over all summaries so far: the newest, the extremes, and how often it was set."""
+    """A number over all summaries so far: its newest value, its extremes, and how often it was set."""
 
     value: float
     min: float
@@ -203,7 +203,7 @@ class GaugeWriter(StatsWriter):
             for tag, summary in values.items():
                 name = f"{category}.{tag}".replace("/", ".").replace(" ", "")
                 for kind, value in (("mean", summary.mean), ("sum", summary.sum)):
-                    if not math.isfinite(value):  # JSON cannot express it.
+                    if not math.isfinite(value):  # JSON cannot represent it.
                         continue
                     gauge = self.gauges.get(f"{name}.{kind}")
                     if gauge is None:
@@ -219,14 +219,14 @@ class Throughput:
         """Start counting.
 
         Args:
-            counters: tag -> function that returns a count which only grows.
+            counters: tag -> function that returns a count that only grows.
         """
         self._counters = counters
         self._time = time.perf_counter()
         self._counts = {tag: counter() for tag, counter in counters.items()}
 
     def __call__(self) -> dict[str, float]:
-        """Tag -> counts per second since the last call."""
+        """Return the counts per second since the last call, by tag."""
         now = time.perf_counter()
         elapsed, self._time = max(now - self._time, 1e-9), now
         rates = {}
@@ -251,7 +251,7 @@ class UpdatesPerStep:
 
 
 def hyperparameters_text(settings: Mapping[str, Any]) -> str:
-    """The settings of a behavior (as dumped to YAML) as the indented tree that the log and TensorBoard show."""
+    """Format a behavior's settings (as dumped to YAML) as the indented tree that the log and TensorBoard show."""
     return _tree(settings, 0)
 
 

@@ -1,4 +1,4 @@
-"""``actors``: which actors there are, and where they run. Not in ML-Agents (docs/operate/actors.md)."""
+"""``actors``: number of actors and where they run. Not in ML-Agents (docs/operate/actors.md)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PIPE = "trajtrainer.run.actors.transports.pipe"
 
 @frozen
 class ActorBackend:
-    """A row: where actors run.
+    """A backend that runs actors.
 
     Attributes:
-        transport: called with the settings of the run, a function from an actor's number to its ``ActorTask``, another
-            one from its number to the folder of its logs, and the timers; returns a ``Transport``. None: the actor runs
+        transport: called with the run's settings, a function that maps an actor's number to its ``ActorTask``, another
+            one that maps it to the folder of its logs, and the timers; returns a ``Transport``. None if the actor runs
             in the learner's loop.
-        check: called with the ``ActorSettings`` before anything is started; raises ``SettingsError`` if this machine
-            lacks what the actors need.
-        has_own_process: each actor has a process of its own.
-        is_local: the actors run on this machine, and share its cores with the learner.
-        env_path: called with ``env_path`` and the ``ActorSettings``; returns where an actor finds the environment.
+        check: called with the ``ActorSettings`` before anything starts; raises ``SettingsError`` if this machine lacks
+            something the actors need.
+        has_own_process: True if each actor runs in its own process.
+        is_local: True if the actors run on this machine and share its cores with the learner.
+        env_path: called with ``env_path`` and the ``ActorSettings``; returns the ``env_path`` that an actor uses.
     """
 
     transport: Reference | None
@@ -51,22 +51,23 @@ ACTOR_BACKENDS: Registry[ActorBackend] = Registry(
         "ray": "trajtrainer.plugins.ray.row:ROW",
     },
 )
-"""``actors.backend`` -> where actors run."""
+"""``actors.backend`` -> backend."""
 
 
 @frozen
 class ActorOverride:
-    """``overrides``: what is different for one actor, or for all actors that no other entry names.
+    """``overrides``: settings that differ for one actor, or for all actors without their own entry.
 
-    Anything left out is as in the run.
+    Settings that are not given are those of the run.
 
     Attributes:
-        actor: number of the actor, from 0; left out: all actors that no other entry names.
-        env_args: arguments of its environments.
+        actor: index of the actor, from 0. Without it, the entry applies to all actors that have no entry.
+        env_args: arguments of the actor's environments.
         seed: seed of the actor's environments.
         environment_parameters: values for this actor, which take precedence over the run's lessons.
-        exploration_noise: standard deviation of the noise on continuous actions (from -1 to 1), and the probability
-            that a branch's action is drawn uniformly.
+        exploration_noise: additional exploration of this actor, 0 to 1: the standard deviation of noise added to
+            continuous actions (which range from -1 to 1), and the probability of replacing the action of a discrete
+            branch by a uniformly random one.
     """
 
     actor: int | None = field(default=None, validator=optional(not_negative))
@@ -84,13 +85,13 @@ class ActorOverride:
 
 @frozen
 class RuntimeEnvSettings:
-    """``runtime_env``: what Ray sets up on a node before an actor starts there. The names are Ray's.
+    """``runtime_env``: files and packages that Ray sets up on a node before an actor starts. The names are Ray's.
 
     Attributes:
-        working_dir: a folder that is copied to all nodes (100 MiB at most), or a URI; relative paths start there.
-        py_modules: Python packages to copy, as folders or URIs.
-        pip: packages to install.
-        env_vars: environment variables of the actors.
+        working_dir: folder to copy to all nodes (up to 100 MiB), or a URI. Relative paths are resolved in it.
+        py_modules: Python packages to copy to the nodes, as folders or URIs.
+        pip: packages to install with pip.
+        env_vars: environment variables for the actors.
     """
 
     working_dir: str | None = None
@@ -101,14 +102,14 @@ class RuntimeEnvSettings:
 
 @frozen
 class RaySettings:
-    """``ray``: the cluster, and what each actor needs there; see [Clusters](operate/clusters.md).
+    """``ray``: the cluster, and the resources of each actor; see [Clusters](operate/clusters.md).
 
     Attributes:
-        address: address of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Left out: that of
-            ``RAY_ADDRESS``, or a cluster that is started on this machine for the run.
-        num_cpus: cores to reserve for each actor.
-        resources: other resources that each actor needs, by their names in the cluster, such as ``{players: 1}``.
-        runtime_env: files and packages that Ray sets up on a node first.
+        address: address of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Defaults to the
+            environment variable ``RAY_ADDRESS``; if that is not set, a cluster is started on this machine for the run.
+        num_cpus: number of cores to reserve for each actor.
+        resources: custom resources that each actor needs, by their names in the cluster, such as ``{players: 1}``.
+        runtime_env: files and packages that Ray sets up on a node before an actor starts.
     """
 
     address: str | None = None
@@ -117,11 +118,11 @@ class RaySettings:
     runtime_env: RuntimeEnvSettings | None = None
 
     def needs(self) -> dict[str, float]:
-        """Resources of an actor, by Ray's names."""
+        """Return the resources of an actor, by their names in Ray."""
         return {"CPU": self.num_cpus, **(self.resources or {})}
 
     def runtime_env_of_ray(self) -> dict[str, Any] | None:
-        """``runtime_env`` as Ray expects it."""
+        """Return ``runtime_env`` in the form that Ray expects."""
         if self.runtime_env is None:
             return None
         return {name: value for name, value in asdict(self.runtime_env).items() if value is not None}
@@ -129,17 +130,19 @@ class RaySettings:
 
 @frozen
 class ActorSettings:
-    """``actors``: how many act, and where; see [Actors](operate/actors.md).
+    """``actors``: number of actors, and where they run; see [Actors](operate/actors.md).
 
     Attributes:
         backend: where the actors run: ``inline`` (in the learner's loop), ``thread``, ``process`` or ``ray``.
         count: number of actors.
-        envs: environments of each actor; left out: ``env_settings.num_envs``.
-        max_policy_lag: how many versions older than the newest an acting policy may be. 0: an actor waits for the
-            policy from which its next buffer must come.
-        cpu_affinity: cores of each actor, one list per actor; starts over after the last list.
-        overrides: different settings for some actors.
-        ray: the cluster, for backend ``ray``.
+        envs: number of environments per actor. Defaults to ``env_settings.num_envs``.
+        max_policy_lag: maximum number of policy versions that an actor may be behind the learner. With 0, actors wait
+            for each new policy, so every buffer is collected with the newest one. Higher values let actors continue
+            during updates.
+        cpu_affinity: cores of each actor, as one list per actor. If there are more actors than lists, the lists are
+            reused from the start.
+        overrides: settings that differ for some actors.
+        ray: settings of the cluster, for backend ``ray``.
     """
 
     backend: str = field(default="process", validator=registered(ACTOR_BACKENDS))
@@ -155,7 +158,7 @@ class ActorSettings:
 
     def _faults(self) -> Iterator[Fault]:
         if self.backend == INLINE and self.count > 1:
-            expected = "1 with backend inline, which acts in the learner's loop (backend process has several)"
+            expected = "1 with backend inline, which acts in the learner's loop (use backend process for several)"
             yield mismatch(("count",), self.count, expected)
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
             message = "has an empty list of cores, expected lists of core numbers such as [[0], [1]]"
@@ -174,6 +177,6 @@ class ActorSettings:
             seen.add(override.actor)
 
     def override(self, actor: int) -> ActorOverride | None:
-        """What is different for an actor; None if nothing is."""
+        """Return the overrides for an actor; None if there are none."""
         by_actor = {each.actor: each for each in self.overrides}
         return by_actor.get(actor, by_actor.get(None))

@@ -1,6 +1,6 @@
 """Metadata and checks for the fields of settings classes, and the errors in a configuration.
 
-A check raises ``InvalidValueError`` with a ``Fault`` for each field that is wrong. The YAML reader turns these into
+A check raises ``InvalidValueError`` with a ``Fault`` for each invalid field. The YAML reader turns faults into
 ``Problem``s with file, line and path, and reports all of them in one ``ConfigurationError``.
 """
 
@@ -20,20 +20,20 @@ Row = TypeVar("Row")
 
 AUTO: Literal["auto"] = "auto"
 AutoOrNumber = float | Literal["auto"]
-"""A rate that is given, or ``auto``: chosen during the run."""
+"""A given rate, or ``auto`` to choose it during the run."""
 
 OURS = {"dumped": "changed"}
-"""Metadata of a field that ML-Agents does not have: a dump contains it only if it is not at its default."""
+"""Metadata of a field that ML-Agents does not have: a dump contains it only if it differs from its default."""
 UNDUMPED = {"dumped": "never"}
-"""Metadata of a field that a file may have, but no dump: its effect is in other fields by then."""
+"""Metadata of a field that a file may contain but a dump does not, because it has been applied to other fields."""
 INTERNAL = {"dumped": "never", "internal": True}
 """Metadata of a field that is not part of any file."""
 
 
 def in_order(*names: str) -> Callable[[type, list[Attribute[Any]]], list[Attribute[Any]]]:
-    """A ``field_transformer`` that puts the named fields of a class into this order.
+    """Return a ``field_transformer`` that puts the named fields of a class into this order.
 
-    Files have their keys in the order of the fields, which must be ML-Agents'. Other fields keep their positions.
+    Dumps list keys in the order of the fields, which must be ML-Agents'. Other fields keep their positions.
     """
 
     def transform(_cls: type, fields: list[Attribute[Any]]) -> list[Attribute[Any]]:
@@ -49,15 +49,15 @@ class Fault:
     """One invalid value.
 
     Attributes:
-        path: of the field, relative to the object that was being built, such as ``("network_settings", "memory")``.
-        message: what was found and what was expected.
+        path: path of the field relative to the object being built, such as ``("network_settings", "memory")``.
+        message: the value that was found, and the values that are allowed.
     """
 
     path: tuple[str, ...]
     message: str
 
     def below(self, *keys: str) -> Fault:
-        """The same fault as seen from an object that contains this one at ``keys``."""
+        """Return the same fault, relative to an object that contains this one at ``keys``."""
         return Fault((*keys, *self.path), self.message)
 
     def __str__(self) -> str:
@@ -65,12 +65,12 @@ class Fault:
 
 
 def mismatch(path: tuple[str, ...], found: object, expected: str) -> Fault:
-    """The fault of an invalid value. ``expected`` completes the sentence "expected ..."."""
+    """Return the fault for an invalid value. ``expected`` completes the sentence "expected ..."."""
     return Fault(path, f"found {shown(found)}, expected {expected}")
 
 
 def shown(value: object) -> str:
-    """A value as in YAML, short enough for a message."""
+    """Format a value as in YAML, short enough for a message."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -84,14 +84,14 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The most similar known word, if one is similar enough to be meant."""
+    """Return the most similar known word; None if none of them is similar enough."""
     by_lower = {each.lower(): each for each in known}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return by_lower[matches[0]] if matches else None
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean X?" if a known word is similar, otherwise empty."""
+    """Return "; did you mean X?" if a known word is similar, otherwise an empty string."""
     match = nearest(word, known)
     return f"; did you mean {match}?" if match else ""
 
@@ -113,7 +113,7 @@ def raise_faults(faults: Iterable[Fault]) -> None:
 
 @frozen
 class Check:
-    """A validator for attrs that can say what it expects."""
+    """A validator for attrs that can describe the values it expects."""
 
     holds: Callable[[Any], bool]
     expected: str  # completes the sentence "expected ..."
@@ -125,12 +125,17 @@ class Check:
 
 
 def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
-    """A check that ``condition(value)`` is true. ``expected`` completes the sentence "expected ..."."""
+    """Return a check that ``condition(value)`` is true. ``expected`` completes the sentence "expected ..."."""
     return Check(condition, expected)
 
 
 def row_of(registry: Registry[Row] | Mapping[str, Row], name: str, *path: str) -> Row:
-    """A registry's row of this name, which was found at ``path``.
+    """Return a registry's row with the given name.
+
+    Args:
+        registry: the registry.
+        name: name of the row.
+        path: path of the setting that contains the name, for the error.
 
     Raises:
         InvalidValueError: there is no such row, or the package that should provide it is broken.
@@ -150,7 +155,7 @@ class _Registered:
 
     @property
     def expected(self) -> str:
-        """Completes the sentence "expected ..."."""
+        """The registered names, to complete the sentence "expected ..."."""
         return f"one of {', '.join(self.registry)}"
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
@@ -159,17 +164,17 @@ class _Registered:
 
 
 def registered(registry: Registry[Any] | Mapping[str, Any]) -> _Registered:
-    """A check that a registry has a row of this name, and that it can be loaded."""
+    """Return a check that a registry has a row with the given name, and that the row can be loaded."""
     return _Registered(registry)
 
 
 def at_least(minimum: float, unit: str = "a number") -> Check:
-    """A check for ``value >= minimum``."""
+    """Return a check for ``value >= minimum``."""
     return satisfies(lambda value: value >= minimum, f"{unit} of at least {minimum}")
 
 
 def between(minimum: float, maximum: float) -> Check:
-    """A check for ``minimum <= value <= maximum``."""
+    """Return a check for ``minimum <= value <= maximum``."""
     return satisfies(lambda value: minimum <= value <= maximum, f"a number from {minimum} to {maximum}")
 
 
@@ -177,9 +182,9 @@ positive: Check = satisfies(lambda value: value > 0, "a number above 0")
 positive_or_auto: Check = satisfies(lambda value: value == AUTO or value > 0, f"a number above 0, or {AUTO}")
 not_negative: Check = at_least(0)
 count: Check = at_least(1, "a whole number")
-"""For sizes, intervals and numbers of things: at least 1."""
+"""Check for sizes, intervals and counts: a whole number of at least 1."""
 unlimited_count: Check = at_least(-1, "a whole number")
-"""For limits where -1 means that there is none."""
+"""Check for limits where -1 means no limit."""
 fraction: Check = between(0, 1)
 
 
@@ -187,7 +192,7 @@ def check_settings_class(cls: object, base: type[Any]) -> None:
     """Check that the settings class of a row can be read from YAML.
 
     Raises:
-        TypeError: it is not an attrs class that inherits from ``base``.
+        TypeError: ``cls`` is not an attrs class that inherits from ``base``.
     """
     if not isinstance(cls, type) or not issubclass(cls, base) or "__attrs_attrs__" not in vars(cls):
         raise TypeError(f"its settings are {cls!r}, expected a subclass of {base.__name__} with @attrs.frozen")
@@ -195,12 +200,12 @@ def check_settings_class(cls: object, base: type[Any]) -> None:
 
 @frozen
 class Place:
-    """Where the user wrote something.
+    """A place in the user's input.
 
     Attributes:
-        source: name of a file, or of a command line option.
-        line: counted from 1; None if there are no lines.
-        path: the keys that lead there, as the user wrote them.
+        source: name of a file, or of a command-line option.
+        line: line number from 1; None if the source has no lines.
+        path: the keys that lead to the place, as the user wrote them.
     """
 
     source: str
@@ -208,7 +213,7 @@ class Place:
     path: tuple[str, ...] = ()
 
     def below(self, *keys: str) -> Place:
-        """The place of something inside of this, in the same line, as no other is known."""
+        """Return the place at ``keys`` below this one, with the same line, because the exact line is not known."""
         return Place(self.source, self.line, (*self.path, *keys))
 
     def __str__(self) -> str:
@@ -218,7 +223,7 @@ class Place:
 
 @frozen
 class Problem:
-    """One error in a configuration: where it is, what was found, and what was expected."""
+    """One error in a configuration, with its place and a message."""
 
     place: Place
     message: str
@@ -228,7 +233,7 @@ class Problem:
 
 
 class ConfigurationError(SettingsError):
-    """A configuration has problems. The message lists all of them in the order of the file."""
+    """A configuration is invalid. The message lists all problems in the order of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = sorted(dict.fromkeys(problems), key=lambda each: each.place.line or 0)

@@ -1,4 +1,4 @@
-"""Registries of algorithms and reward signals, and what the settings of each kind share."""
+"""Registries of algorithms and reward signals, and the base classes of their settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class ScheduleType(enum.Enum):
-    """How a number changes up to ``max_steps``."""
+    """How a hyperparameter changes over the steps up to ``max_steps``."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -29,30 +29,30 @@ of_set_course = satisfies(lambda schedule: schedule is not ScheduleType.ADAPTIVE
 
 @frozen
 class Hyperparameters:
-    """The ``hyperparameters`` that every algorithm has.
+    """The ``hyperparameters`` that all algorithms share.
 
     An algorithm with a buffer adds ``buffer_size``, which limits how far actors may get ahead of learning.
 
     Attributes:
-        batch_size: steps of each gradient step. With continuous actions 256 to 5,120 (with a replay, like ``sac``: 64
-            to 1,024), with discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller
-            than ``buffer_size``.
-        learning_rate: step size of the gradient descent. 1e-5 to 1e-3: lower where the reward rises and falls again or
-            the losses blow up.
+        batch_size: number of steps in each gradient step. Typically 256 to 5,120 with continuous actions (64 to 1,024
+            for algorithms with a replay buffer, such as ``sac``), and 32 to 512 with discrete actions. Increase it if
+            rewards are noisy, and keep it several times smaller than ``buffer_size``.
+        learning_rate: learning rate of the optimizer, typically 1e-5 to 1e-3. Lower it if training is unstable: the
+            reward rises and falls again, or losses diverge.
     """
 
     critic_may_see_more: ClassVar[bool] = False
-    """Whether its critics see the sensors of ``network_settings.critic_only``. Otherwise that is refused."""
+    """True if the critics can observe ``network_settings.critic_only``. Otherwise, that setting is an error."""
 
     batch_size: int = field(default=1024, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)
 
     def faults(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
-        """Yield what the algorithm cannot do with these networks. Paths start at the behavior."""
+        """Yield faults if the algorithm does not support these networks. Paths are relative to the behavior."""
         yield from ()
 
     def faults_of_rewards(self, names: Collection[str]) -> Iterator[Fault]:  # noqa: ARG002
-        """Yield which of these reward signals the algorithm cannot use. Paths start at the behavior."""
+        """Yield a fault for each reward signal that the algorithm cannot use. Paths are relative to the behavior."""
         yield from ()
 
 
@@ -63,14 +63,17 @@ class AlgorithmRow:
     Attributes:
         settings: the attrs class of its ``hyperparameters``.
         algorithm: the subclass of ``Algorithm``. None if it is not implemented yet.
-        offline: it learns from the behavior's ``dataset`` instead of an environment, and its steps are gradient steps.
-        replays: it learns from single steps of a replay buffer, which does not keep the course of episodes.
-        expert: makes the ``Policy`` to imitate. Called with the settings of the run, the behavior's name and settings,
-            and the ``BehaviorSpec`` of its agents, or None to only check what is known before the run starts. Returns
-            the policy, None if there is none, and a list of what is wrong with it.
-        presets: name of a preset -> the settings of a behavior that it stands for with this algorithm.
-        first_settings: says what ``trajtrainer init`` suggests for a slow environment. Called with what was ``Seen`` of
-            a behavior; returns its ``hyperparameters`` and ``network_settings``, or None where ``sac`` suits it better.
+        offline: True if it learns from the behavior's ``dataset`` instead of an environment. Its steps are then
+            gradient steps.
+        replays: True if it learns from single steps in a replay buffer, which does not keep the order of steps within
+            episodes.
+        expert: creates the ``Policy`` to imitate. Called with the settings of the run, the behavior's name and
+            settings, and the ``BehaviorSpec`` of its agents (None to check only what is known before the run starts).
+            Returns the policy (None if there is none) and a list of problems.
+        presets: name of a preset -> its behavior settings for this algorithm.
+        first_settings: suggests settings for a slow environment to ``trajtrainer init``. Called with the ``Seen`` data
+            of a behavior; returns its ``hyperparameters`` and ``network_settings``, or None if ``sac`` is a better
+            choice.
     """
 
     settings: type[Hyperparameters]
@@ -104,14 +107,14 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
 
 @frozen
 class RewardSignalSettings:
-    """Settings that all reward signals have. ``extrinsic`` has no others, and does not use its network.
+    """Settings that all reward signals share. ``extrinsic`` has no others, and does not use ``network_settings``.
 
     Attributes:
-        gamma: discount of future rewards. 0.8 to 0.995: closer to 1 where actions pay off late, lower where they pay
-            off at once.
-        strength: factor of the reward. 1 for the environment's own reward; for other signals, choose it by how large
-            their sums are in comparison.
-        network_settings: network of the signal itself, for gail, curiosity and rnd.
+        gamma: discount factor for future rewards, typically 0.8 to 0.995. Use values closer to 1 if actions pay off
+            late, and lower values if they pay off immediately.
+        strength: factor by which the reward is multiplied. Use 1 for the environment's own reward, and choose it for
+            other signals according to the size of their returns relative to the environment's.
+        network_settings: architecture of the signal's own network, for gail, curiosity and rnd.
     """
 
     gamma: float = field(default=0.99, validator=fraction)
@@ -127,9 +130,9 @@ class RewardSignalRow:
     """A reward signal.
 
     Attributes:
-        settings: the attrs class of the section under its name.
-        create: called with the ``BehaviorSpec``, these settings and the ``torch.device``; returns a ``RewardSignal`` of
-            this name.
+        settings: the attrs class of the section under the signal's name.
+        create: called with the ``BehaviorSpec``, these settings and the ``torch.device``; returns a ``RewardSignal``
+            with the same name.
     """
 
     settings: type[RewardSignalSettings]

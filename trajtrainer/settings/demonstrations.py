@@ -1,4 +1,4 @@
-"""Finds the recordings that a configuration names, before anything is started."""
+"""Locates the recordings that a configuration refers to, before anything is started."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ DEMO_SUFFIX = ".demo"
 
 @frozen
 class DemonstrationSettings:
-    """Recorded steps in each batch, as long as their episodes earn more than the agents' (RLPD; Ball et al. 2023).
+    """Recorded steps in each batch, used while recorded episodes have higher returns (RLPD; Ball et al. 2023).
 
     Attributes:
         demo_path: a ``.demo`` or ``.npz`` file, or a folder of ``.demo`` files.
-        ratio: the recorded part of each batch. 0.5 as published; less if the recording is short or poor.
+        ratio: fraction of recorded steps in each batch. The paper uses 0.5; lower it if the recording is short or of
+            poor quality.
     """
 
     demo_path: str = field(metadata={"example": "agent.demo"})
@@ -28,7 +29,7 @@ class DemonstrationSettings:
 
 
 def missing(path: str) -> str | None:
-    """The message if a recording or a folder of recordings does not exist or is empty, otherwise None."""
+    """Return a message if a recording or folder of recordings does not exist or is empty, otherwise None."""
     found = Path(path)
     if not found.exists():
         return (
@@ -41,7 +42,7 @@ def missing(path: str) -> str | None:
 
 
 def other_type(path: str) -> str | None:
-    """The message if an existing recording is a file of another type, otherwise None."""
+    """Return a message if an existing recording is a file of another type, otherwise None."""
     found = Path(path)
     if found.is_dir() or found.suffix == DEMO_SUFFIX:
         return None
@@ -53,10 +54,10 @@ def other_type(path: str) -> str | None:
 
 
 def locate(root: PlacedValue) -> Iterator[Problem]:
-    """Find the recordings of all behaviors in a configuration's tree, and yield a problem for each missing one.
+    """Locate the recordings of all behaviors in a configuration's tree, and yield a problem for each missing one.
 
-    A path is relative to the current folder, as in ML-Agents, or to a folder that contains the configuration; in that
-    case, the path in the tree is replaced. Inference needs no recordings.
+    A path is relative to the current folder, as in ML-Agents, or to any parent folder of the configuration. In the
+    latter case, the path in the tree is replaced. Inference needs no recordings.
     """
     inference = root.mapping.get("checkpoint_settings", root).mapping.get("inference")
     if inference is not None and unwrapped(inference.content) is True:
@@ -84,7 +85,7 @@ def locate(root: PlacedValue) -> Iterator[Problem]:
 
 
 def _move_to_dataset(behavior: PlacedValue, trainer_type: str) -> Iterator[Problem]:
-    """Report a ``demo_path`` of a trainer that has only ``dataset``, and move it there."""
+    """Report a ``demo_path`` of a trainer that only has ``dataset``, and move it there."""
     for section in (behavior, behavior.at("hyperparameters")):
         entry = section.mapping.pop("demo_path", None)
         if entry is not None:

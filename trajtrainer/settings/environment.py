@@ -37,39 +37,42 @@ seed_check = between(UNSEEDED, _LARGEST_SEED)
 
 @frozen
 class EnvironmentSettings:
-    """``env_settings``: which players to start and when to give up on them.
+    """``env_settings``: the environment to train in, and the handling of its failures.
 
     Attributes:
-        env_path: the player to start, or ``sim:NAME``, ``godot:PATH``, ``gym:ID``, ``envpool:ID``,
-            ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` or a scheme of an installed package (see Environments).
-            Without it, the run waits for the Unity Editor; with ``godot``, for the Godot editor.
-        env_args: a list of arguments for the player's command line, or of ``key=value`` for the constructor of a Python
-            environment.
-        wrappers: wrappers of each copy of a Gymnasium or PettingZoo environment, the innermost first, as
+        env_path: environment to train in: the path of a Unity player, or ``sim:NAME``, ``godot:PATH``, ``gym:ID``,
+            ``envpool:ID``, ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` or a scheme from an installed package (see
+            Environments). Without it, the run waits for the Unity Editor; with ``godot``, for the Godot editor.
+        env_args: list of command-line arguments for the player, or of ``key=value`` arguments for the constructor of a
+            Python environment.
+        wrappers: wrappers for each copy of a Gymnasium or PettingZoo environment, innermost first, in the form
             ``package.module:Wrapper key=value ...``. Not in ML-Agents.
-        base_port: port of the first player; the next players use the ports after it. Change it if the ports are in use.
-            The Editor always has 5004.
-        num_envs: number of players, or copies of a Python environment, at the same time. Use more as long as there
-            are cores for them, and scale ``buffer_size`` with it.
-        num_areas: training areas that each player sets up (``TrainingAreaReplicator``). Use more if one area leaves the
-            processor idle.
-        timeout_wait: seconds to wait for each answer of a player. Use more for scenes that load or compute for long.
-        python_timeout: seconds that one call of a Python environment (creating it, reset, step, close) or of a
-            statistics writer may take; -1 for no limit. A call that takes longer ends the run, with everything saved.
-            Use more for environments that download or compile for long. Not in ML-Agents.
-        seed: seed of the run, of its players (seed + number of the player) and of samplers without a seed; -1 draws one
-            and logs it. Set it to repeat a run.
-        max_lifetime_restarts: restarts of players that crash or hang, in one run; -1 for no limit.
-        restarts_rate_limit_n: restarts within ``restarts_rate_limit_period_s``; -1 for no limit. Use more with many
-            players.
-        restarts_rate_limit_period_s: the period of ``restarts_rate_limit_n``, in seconds.
-        listen_address: address on which to wait for players. ``0.0.0.0`` lets other machines and containers in: anyone
-            who reaches the port can then send data into the run. Not in ML-Agents, which always does that.
-        raw_image_order: order of raw (uncompressed) images from Unity packages 3.0 and newer: ``hwc`` (height, width,
-            channels) or ``chw``. ``auto`` detects it from the first images; set it if the log says that this failed or
-            if the result is wrong. Not in ML-Agents, which always assumes ``chw``.
-        presumed_raw_image_order: with ``auto``, the order that an earlier session detected, for images that do not show
-            it. Not part of the file, nor of equality.
+        base_port: port of the first player; the others use consecutive ports after it. Change it if the ports are in
+            use. The Editor always uses port 5004.
+        num_envs: number of players, or copies of a Python environment, to run in parallel. Increase it as long as there
+            are idle cores, and scale ``buffer_size`` accordingly.
+        num_areas: number of training areas in each player (``TrainingAreaReplicator``). Increase it if a single area
+            leaves the processor idle.
+        timeout_wait: seconds to wait for each response from a player. Increase it for scenes that take long to load or
+            to simulate.
+        python_timeout: maximum duration of one call to a Python environment (constructor, reset, step, close) or to a
+            statistics writer, in seconds; -1 for no limit. If a call takes longer, the run saves its state and ends.
+            Increase it for environments that spend a long time downloading or compiling. Not in ML-Agents.
+        seed: seed of the run, of its players (seed + index of the player) and of samplers without a seed. -1 draws a
+            random seed and logs it. Set it to make runs reproducible.
+        max_lifetime_restarts: maximum number of restarts of each player that crashes or hangs, over the whole run; -1
+            for no limit.
+        restarts_rate_limit_n: maximum number of restarts of each player within ``restarts_rate_limit_period_s``; -1 for
+            no limit. Increase it if players crash often but training can continue.
+        restarts_rate_limit_period_s: period of ``restarts_rate_limit_n`` in seconds.
+        listen_address: address on which to listen for players. With ``0.0.0.0``, players can connect from other
+            machines and containers, but anyone who can reach the port can send data to the run. Not in ML-Agents, which
+            always listens on all interfaces.
+        raw_image_order: axis order of raw (uncompressed) images from Unity packages 3.0 and newer: ``hwc`` (height,
+            width, channels) or ``chw``. ``auto`` detects it from the first images. Set it if the log reports that
+            detection failed, or if the detected order is wrong. Not in ML-Agents, which always assumes ``chw``.
+        presumed_raw_image_order: order that an earlier session detected, used with ``auto`` for images from which it
+            cannot be detected. Not part of the file, and ignored in comparisons.
     """
 
     env_path: str | None = None
@@ -94,13 +97,13 @@ class EnvironmentSettings:
 
     @property
     def is_editor(self) -> bool:
-        """Whether the environment is in an editor, such as Unity's, which only the user can start."""
+        """True if the environment runs in an editor, such as Unity's, which only the user can start."""
         scheme = find_scheme(self.env_path)
         return self.env_path is None or (scheme is not None and scheme.editor and ":" not in self.env_path)
 
     @property
     def why_one(self) -> str:
-        """Why there can be only one environment in an editor, as the end of a message."""
+        """The reason why an editor can have only one environment, as the end of a message."""
         given = "no env_path is given" if self.env_path is None else f"env_path is {self.env_path}"
         return f"as {given} (the {'E' if self.env_path is None else 'e'}ditor is one environment)"
 
@@ -126,7 +129,7 @@ def wrapper_words(text: str) -> list[str]:
 
 
 def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: str) -> Iterator[Fault]:
-    """Check wrappers as far as that is possible without importing them."""
+    """Yield the faults of wrappers that can be found without importing them."""
     for index, text in enumerate(wrappers or ()):
         try:
             name, *arguments = wrapper_words(text)
@@ -145,21 +148,22 @@ def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: 
 
 @frozen
 class EngineSettings:
-    """``engine_settings``: settings of the player's engine.
+    """``engine_settings``: settings of the Unity engine.
 
     Attributes:
-        width: width of the player's window in pixels. Camera sensors have their own sizes.
+        width: width of the player's window in pixels. It does not affect camera sensors, which have their own size.
         height: height of the player's window in pixels.
-        quality_level: the player's quality level (``QualitySettings.SetQualityLevel``). Lower it if
-            rendering slows down training.
-        time_scale: how fast time passes in the game (``Time.timeScale``). Lower (1 to 5) where physics become unstable
-            at speed; 1 to watch.
-        target_frame_rate: frames per second at most (``Application.targetFrameRate``); -1 leaves it to the player.
-        capture_frame_rate: frames per second of game time (``Time.captureFramerate``): each frame takes 1 / this of
-            game time, however long it takes to compute. 0 lets game time follow the clock.
-        no_graphics: start every player with ``-nographics -batchmode``, for machines without a screen. Camera sensors
-            do not work then.
-        no_graphics_monitor: the same for all players but the first.
+        quality_level: quality level of the player (``QualitySettings.SetQualityLevel``). Lower it if rendering slows
+            down training.
+        time_scale: speed of game time relative to real time (``Time.timeScale``). Lower it to between 1 and 5 if the
+            physics become unstable; use 1 to watch the agents.
+        target_frame_rate: maximum frame rate in frames per second (``Application.targetFrameRate``); -1 uses the
+            player's own setting.
+        capture_frame_rate: frames per second of game time (``Time.captureFramerate``). Each frame advances game time by
+            1 / ``capture_frame_rate`` seconds, however long it takes to compute. With 0, game time follows real time.
+        no_graphics: start all players with ``-nographics -batchmode``, for machines without a display. Camera sensors
+            do not work in this mode.
+        no_graphics_monitor: like ``no_graphics``, but for all players except the first.
     """
 
     width: int = field(default=84, validator=count)
@@ -174,11 +178,11 @@ class EngineSettings:
 
 @frozen
 class ConstantSettings:
-    """A parameter that is always ``value``.
+    """A parameter with a constant value.
 
     Attributes:
         seed: seed of the sampler; -1 derives it from the run's seed.
-        value: the number.
+        value: value of the parameter.
     """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
@@ -187,12 +191,12 @@ class ConstantSettings:
 
 @frozen
 class UniformSettings:
-    """A parameter drawn evenly from [min_value, max_value].
+    """A parameter drawn uniformly from [min_value, max_value].
 
     Attributes:
         seed: seed of the sampler; -1 derives it from the run's seed.
-        min_value: the least value.
-        max_value: the largest value.
+        min_value: lower bound.
+        max_value: upper bound.
     """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
@@ -221,11 +225,11 @@ class GaussianSettings:
 
 @frozen
 class MultiRangeUniformSettings:
-    """A parameter drawn evenly from several intervals, each weighted by its length.
+    """A parameter drawn uniformly from the union of several intervals, each weighted by its length.
 
     Attributes:
         seed: seed of the sampler; -1 derives it from the run's seed.
-        intervals: a list of ``[low, high]``.
+        intervals: list of ``[low, high]`` pairs.
     """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
@@ -249,11 +253,11 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "gaussian": GaussianSettings,
     "multirangeuniform": MultiRangeUniformSettings,
 }
-"""``sampler_type`` -> the class of its ``sampler_parameters``."""
+"""``sampler_type`` -> class of its ``sampler_parameters``."""
 
 
 class Measure(enum.Enum):
-    """What the threshold of a lesson is compared with."""
+    """The quantity that is compared with the threshold of a lesson."""
 
     REWARD = "reward"
     GROUP_REWARD = "group_reward"
@@ -263,18 +267,19 @@ class Measure(enum.Enum):
 
 @frozen
 class CompletionCriteria:
-    """When a lesson is completed.
+    """The condition for completing a lesson.
 
     Attributes:
-        behavior: name of the behavior that is measured.
-        measure: ``reward``: mean return of its last episodes; ``progress``: its step / ``max_steps``; ``elo``: its
-            rating, with ``self_play`` (ML-Agents refuses that); ``group_reward``: mean of the group rewards of its last
-            episodes (not in ML-Agents).
-        min_lesson_length: the lesson lasts at least that many episodes, and the reward is the mean over that many. Use
-            more if returns differ much from episode to episode.
-        signal_smoothing: compare 0.25 * the last measure + 0.75 * the current measure.
-        threshold: the lesson is completed when the measure is above this.
-        require_reset: reset the environment when the lesson changes; otherwise the new value is only sent to it.
+        behavior: name of the behavior whose progress is measured.
+        measure: quantity to compare with the threshold. ``reward`` is the mean return of the last episodes,
+            ``progress`` the current step divided by ``max_steps``, ``elo`` the rating in ``self_play`` (rejected by
+            ML-Agents), and ``group_reward`` the mean group reward of the last episodes (not in ML-Agents).
+        min_lesson_length: minimum number of episodes in the lesson, and the number of last episodes over which rewards
+            are averaged. Increase it if returns vary a lot between episodes.
+        signal_smoothing: compare 0.25 times the previous smoothed reward plus 0.75 times the current one with the
+            threshold.
+        threshold: value that the measure must exceed to complete the lesson.
+        require_reset: reset the environment when the lesson changes. Otherwise, the new value is only sent to it.
     """
 
     behavior: str
@@ -292,12 +297,12 @@ class CompletionCriteria:
 
 @frozen
 class Lesson:
-    """One lesson of a parameter: where its value comes from, and when it is completed.
+    """One lesson of a parameter: its value, and the condition for completing it.
 
     Attributes:
         name: name of the lesson, for logs and TensorBoard.
-        value: a number, or a sampler: ``sampler_type`` and ``sampler_parameters``.
-        completion_criteria: when the next lesson begins. The last lesson has none.
+        value: value of the parameter: a number, or a sampler (``sampler_type`` and ``sampler_parameters``).
+        completion_criteria: condition for moving on to the next lesson. Required for all lessons but the last.
     """
 
     name: str
@@ -307,10 +312,11 @@ class Lesson:
 
 @frozen
 class EnvironmentParameterSettings:
-    """The lessons of one environment parameter, at least one.
+    """The curriculum of one environment parameter.
 
     Attributes:
-        curriculum: the lessons in their order. A parameter that is only a number or a sampler has one endless lesson.
+        curriculum: list of lessons, in order, at least one. A parameter given as a number or a sampler has a single
+            lesson that never ends.
     """
 
     curriculum: list[Lesson] = field(validator=satisfies(bool, "at least one lesson"))
@@ -329,7 +335,7 @@ class EnvironmentParameterSettings:
 def seeded(parameters: dict[str, EnvironmentParameterSettings], seed: int) -> dict[str, EnvironmentParameterSettings]:
     """Give samplers without a seed the seeds ``seed``, ``seed + 1``, ... in the order of the file.
 
-    Samplers that have a seed keep it and do not count (docs/explanation/mlagents-behavior.md#seeds).
+    Samplers that already have a seed keep it and are skipped (docs/explanation/mlagents-behavior.md#seeds).
     """
     next_seed = seed
 

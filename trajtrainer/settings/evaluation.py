@@ -13,7 +13,7 @@ from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 MAX_DECISIONS = 27_000
 """Default limit of decisions per episode.
 
-It is the limit of Atari games (108,000 frames, a decision every four), the longest episodes of common benchmarks.
+This is the limit for Atari games (108,000 frames, one decision every four), the longest episodes of common benchmarks.
 """
 _HOUR_S = 3600.0
 
@@ -25,12 +25,12 @@ _LACKING = {
 
 @frozen
 class BehaviorEvaluationSettings:
-    """``evaluation`` of one behavior; anything left out is as in the run.
+    """``evaluation`` of one behavior. Settings that are not given are those of the run.
 
     Attributes:
-        interval: steps of this behavior between two evaluations.
-        episodes: episodes of each evaluation.
-        deterministic: take the most likely actions.
+        interval: steps of this behavior between evaluations.
+        episodes: number of episodes per evaluation.
+        deterministic: take the most likely actions instead of sampling them.
     """
 
     interval: int | None = field(default=None, validator=optional(count))
@@ -40,29 +40,29 @@ class BehaviorEvaluationSettings:
 
 @frozen
 class EvaluationSettings:
-    """``evaluation`` of a run: when its behaviors are evaluated, and in which environment.
+    """``evaluation`` of a run: when behaviors are evaluated, and in which environment.
 
     Attributes:
-        interval: steps of a behavior between two of its evaluations. Together with ``episodes``, it determines the cost
-            of evaluations.
-        episodes: episodes of each evaluation. More episodes make the mean more certain: its error falls with the square
-            root of their number.
-        deterministic: take the most likely actions. False samples them, which is also the default of training,
-            ``trajtrainer evaluate`` and an exported model in Unity. ``--deterministic`` sets this, too.
-        env_args: arguments of the evaluation's environment. Left out: those of training.
-        wrappers: of its environment, such as those of training without the one that clips rewards. Left out: those of
-            training.
-        environment_parameters: numbers or samplers that replace those of training. Of a curriculum in training, the
-            last lesson is used.
-        seed: seed of the evaluation's environment; -1 derives a different one from the run's seed.
-        num_envs: copies of the environment. Use more if an evaluation is not over when the next one is due.
-        max_decisions: limit of an agent's decisions in one episode, because some policies never reach the end. A longer
-            episode is truncated there, and counts with its return up to then.
-        timeout: seconds that an evaluation may take. If it takes longer, it fails with a message and has no result, and
-            training continues.
+        interval: steps of a behavior between its evaluations. Together with ``episodes``, it determines how much time
+            evaluations take.
+        episodes: number of episodes per evaluation. With more episodes, the mean return is more precise: its standard
+            error falls with the square root of their number.
+        deterministic: take the most likely actions. With ``false``, actions are sampled, which is also the default of
+            training, ``trajtrainer evaluate`` and an exported model in Unity. ``--deterministic`` sets this as well.
+        env_args: arguments of the evaluation environment. Defaults to those of training.
+        wrappers: wrappers of the evaluation environment, for example those of training without the one that clips
+            rewards. Defaults to those of training.
+        environment_parameters: numbers or samplers that replace those of training. Without them, a parameter with a
+            curriculum uses its last lesson.
+        seed: seed of the evaluation environment; -1 derives one from the run's seed that differs from that of training.
+        num_envs: number of copies of the environment. Use more if an evaluation takes longer than the interval.
+        max_decisions: maximum number of an agent's decisions per episode, for policies that never reach the end of an
+            episode. Longer episodes are truncated and count with their return so far.
+        timeout: maximum duration of an evaluation in seconds. An evaluation that takes longer fails with a message and
+            has no result; training continues.
     """
 
-    # ``trajtrainer config`` suggests these examples, because evaluations need both.
+    # ``trajtrainer config`` shows these examples, because evaluations need both settings.
     interval: int | None = field(default=None, validator=optional(count), metadata={"example": 50000})
     episodes: int | None = field(default=None, validator=optional(count), metadata={"example": 10})
     deterministic: bool = False
@@ -77,12 +77,12 @@ class EvaluationSettings:
 
 @frozen
 class Evaluations:
-    """The resulting evaluation settings of one behavior.
+    """The resolved evaluation settings of one behavior.
 
     Attributes:
-        interval: steps between two evaluations.
-        episodes: episodes of each evaluation.
-        deterministic: take the most likely actions.
+        interval: steps between evaluations.
+        episodes: number of episodes per evaluation.
+        deterministic: take the most likely actions instead of sampling them.
     """
 
     interval: int
@@ -92,15 +92,16 @@ class Evaluations:
 
 @frozen
 class StopSettings:
-    """``stop``: what ends the training of a behavior besides ``max_steps``, whichever comes first.
+    """``stop``: conditions that end the training of a behavior before ``max_steps``. The first one that is met applies.
 
     Attributes:
-        reward: value of the measure for the best model: the mean return of an evaluation or of the newest summaries
-            with at least 20 episodes together; with self-play, the rating.
-        patience: number of measures in a row that have not been better than the best.
-        time: seconds of training, including those before a ``--resume``.
-        episodes: episodes that have ended.
-        gradient_steps: updates of the weights.
+        reward: stop when the mean return reaches this value. It is measured by evaluations if there are any, otherwise
+            over the most recent summaries that together have at least 20 episodes. With self-play, the rating is
+            compared instead.
+        patience: stop after this many evaluations (or summaries) in a row without a new best result.
+        time: stop after this many seconds of training, including the time before a ``--resume``.
+        episodes: stop after this many completed episodes.
+        gradient_steps: stop after this many gradient steps.
     """
 
     reward: float | None = None
@@ -111,7 +112,7 @@ class StopSettings:
 
 
 def evaluations(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None) -> Evaluations | None:
-    """Combine the settings of a behavior with those of the run; None if it has no evaluations."""
+    """Combine the settings of a behavior with those of the run; return None if it is not evaluated."""
     run, own = run or EvaluationSettings(), own or BehaviorEvaluationSettings()
     interval, episodes = own.interval or run.interval, own.episodes or run.episodes
     if interval is None or episodes is None:
@@ -120,12 +121,12 @@ def evaluations(run: EvaluationSettings | None, own: BehaviorEvaluationSettings 
 
 
 def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None, *path: str) -> Iterator[Fault]:
-    """Report ``interval`` or ``episodes`` if only the other one is given.
+    """Yield a fault if only one of ``interval`` and ``episodes`` is given.
 
     Args:
         run: ``evaluation`` of the run.
         own: ``evaluation`` of the behavior.
-        path: of the behavior.
+        path: path of the behavior in the configuration.
     """
     run = run or EvaluationSettings()
     has_own = own is not None and (own.interval, own.episodes) != (None, None)

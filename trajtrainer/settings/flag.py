@@ -1,4 +1,4 @@
-"""What an option of the command line is."""
+"""The description of a command-line option."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _DEFAULTS = RunSettings()
 
 
 class ValueKind(enum.Enum):
-    """How an option takes its value."""
+    """The kind of value that an option takes."""
 
     TEXT = enum.auto()
     WHOLE = enum.auto()
     REAL = enum.auto()
     SWITCH = enum.auto()
-    REST = enum.auto()  # everything that follows it
-    WORDS = enum.auto()  # the words that follow it are one text; if it is repeated, there is a list of texts
+    REST = enum.auto()  # all arguments that follow the option
+    WORDS = enum.auto()  # the words that follow, joined into one string; repeating the option makes a list of strings
     REMOVED = enum.auto()  # accepted and ignored
 
 
 class HelpSection(enum.Enum):
-    """Headings of the help."""
+    """Section headings in the help text."""
 
     RUN = "options"
     ENGINE = "Engine Configuration"
@@ -34,17 +34,17 @@ class HelpSection(enum.Enum):
 
 @frozen
 class Flag:
-    """One option.
+    """A command-line option.
 
     Attributes:
-        option: as the user types it.
-        path: of the setting that it sets ("section.field"); empty if it sets nothing.
-        kind: how it takes its value.
-        help: one sentence; empty hides the option.
-        metavar: name of its value in the help.
-        group: heading in the help.
-        note: warning when it is used.
-        choices: its values, if there are only some.
+        option: the option as the user types it.
+        path: path of the setting that the option sets ("section.field"); empty if it sets none.
+        kind: the kind of value that the option takes.
+        help: one sentence for the help text; if empty, the option is hidden.
+        metavar: name of the value in the help text.
+        group: heading under which the help text lists the option.
+        note: warning to log when the option is used.
+        choices: the allowed values, if they are limited.
     """
 
     option: str
@@ -58,13 +58,13 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """Name of the attribute in parsed arguments."""
+        """Name of the option's attribute in the parsed arguments."""
         return self.option.removeprefix("--").replace("-", "_")
 
     @property
     def default(self) -> Any:
-        """Value of the setting without the option."""
+        """Value of the setting if the option is not given."""
         value: Any = _DEFAULTS if self.path else None
         for key in self.path.split(".") if self.path else ():
-            value = getattr(value, key, None)  # a section may be left out as a whole
+            value = getattr(value, key, None)  # an optional section may be None
         return value

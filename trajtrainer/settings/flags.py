@@ -1,6 +1,6 @@
-"""The command line of a run: the parser, generated from the table of options, and what beats what.
+"""The command line of a run: the table of options, the parser generated from it, and the precedence of settings.
 
-An option that was given beats the YAML file, which beats the defaults
+Command-line options take precedence over the YAML file, which takes precedence over the defaults
 (docs/explanation/mlagents-behavior.md#precedence).
 """
 
@@ -36,22 +36,22 @@ _TRAINING = {
 }  # fmt: skip
 _OTHER_HELP = {
     "--quiet": "Print only warnings and errors",
-    "--num-areas": "How many training areas each player has; a tournament needs it if the games in all of them always "
-    "end together",
+    "--num-areas": "Number of training areas in each player; a tournament needs it if the games in all areas always "
+    "end at the same time",
 }
-# Commands that a message quotes, in which options stay as they are, and options elsewhere.
+# Matches whole commands quoted in a message, whose options are left unchanged, and options elsewhere in the message.
 _MENTION = re.compile(
     r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*|(?:the )?(?<![\w-])--([a-z][a-z-]*)(?: flag| parameter)?"
 )
-# Arguments whose names differ from those of the options.
+# Python arguments whose names differ from those of the options.
 _OTHER_NAMES = {"env": ("environment", "file_name")}
 logger = logging.getLogger(__name__)
 COMMAND_LINE = "command line"
 RESUME_AUTO = "resume_auto"
-"""The attribute that parsed arguments have with ``--resume=auto``, for ``rundir.folder.resume_if_begun``."""
+"""Attribute of the parsed arguments that ``--resume=auto`` sets, for ``run_folder.resume_if_begun``."""
 _RESUME_AUTO_HELP = (
-    "Continue the run with this run-id if it has a checkpoint, otherwise start it: one command for all starts on a "
-    "machine that may be taken away"
+    "Continue the run with this run-id if it has a checkpoint, otherwise start it: one command for every start on a "
+    "preemptible machine"
 )
 _FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
 
@@ -77,14 +77,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--seed", "env_settings.seed", ValueKind.WHOLE, "Seed of the run and its players; -1 draws one", "N"),
     Flag("--train", "checkpoint_settings.train_model", ValueKind.SWITCH, "", note=_TRAIN_NOTE),
     Flag("--inference", "checkpoint_settings.inference", ValueKind.SWITCH,
-        "Only act with the trained policy, until stopped; nothing is written"),
+        "Only run the trained policy, until stopped; nothing is written"),
     Flag("--base-port", "env_settings.base_port", ValueKind.WHOLE,
-        "Port of the first player; the others have the ports after it. Without --env, it is always 5004", "N"),
+        "Port of the first player; the others use the ports after it. Without --env, it is always 5004", "N"),
     Flag("--num-envs", "env_settings.num_envs", ValueKind.WHOLE,
-        "How many players, or copies of another environment, run at the same time", "N"),
-    Flag("--num-areas", "env_settings.num_areas", ValueKind.WHOLE, "How many training areas each player sets up", "N"),
+        "Number of players, or copies of another environment, to run in parallel", "N"),
+    Flag("--num-areas", "env_settings.num_areas", ValueKind.WHOLE, "Number of training areas in each player", "N"),
     Flag("--listen-address", "env_settings.listen_address", ValueKind.TEXT,
-        "Address on which to wait for players; 0.0.0.0 lets other machines and containers in", "ADDRESS"),
+        "Address on which to listen for players; 0.0.0.0 also accepts other machines and containers", "ADDRESS"),
     Flag("--raw-image-order", "env_settings.raw_image_order", ValueKind.TEXT,
         "Order of raw images from players with Unity package 3.0 or newer: hwc, chw, or auto to detect it", "ORDER"),
     Flag("--debug", "debug", ValueKind.SWITCH, "Print debug lines, the players' own output, and tracebacks"),
@@ -93,7 +93,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--log-format", "", ValueKind.TEXT,
         "How to print log lines: text, or json for one JSON object per line", "FORMAT", choices=LOG_FORMATS),
     Flag("--metrics-port", "monitoring.metrics_port", ValueKind.WHOLE,
-        "Serve metrics for Prometheus at this port, to this machine only; 0 takes a free one", "N"),
+        "Serve metrics for Prometheus on this port, to this machine only; 0 picks a free one", "N"),
     Flag("--metrics-file", "monitoring.metrics_file", ValueKind.TEXT,
         "Write metrics for Prometheus to this file after each summary", "FILE"),
     Flag("--env-args", "env_settings.env_args", ValueKind.REST,
@@ -103,9 +103,9 @@ FLAGS: tuple[Flag, ...] = (
         "Wrap each copy of a Gymnasium or PettingZoo environment; repeat it to add outer wrappers: "
         "gymnasium.wrappers:FrameStackObservation stack_size=4", "PACKAGE.MODULE:WRAPPER KEY=VALUE"),
     Flag("--max-lifetime-restarts", "env_settings.max_lifetime_restarts", ValueKind.WHOLE,
-        "How often a crashed player is restarted in one run; -1 for no limit", "N"),
+        "Maximum number of restarts of each crashed player in one run; -1 for no limit", "N"),
     Flag("--restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", ValueKind.WHOLE,
-        "How often within the period of --restarts-rate-limit-period-s; -1 for no limit", "N"),
+        "Maximum number of restarts of each player within --restarts-rate-limit-period-s; -1 for no limit", "N"),
     Flag("--restarts-rate-limit-period-s", "env_settings.restarts_rate_limit_period_s", ValueKind.WHOLE,
         "Period of --restarts-rate-limit-n, in seconds", "S"),
     Flag("--torch", "", ValueKind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--torch")),
@@ -113,16 +113,16 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--results-dir", "checkpoint_settings.results_dir", ValueKind.TEXT,
         "Folder that contains the folders of all runs", "DIR"),
     Flag("--actors", "actors.count", ValueKind.WHOLE,
-        "How many actors act while the learner learns, each in a process with its own environments", "N"),
+        "Number of actors that act while the learner learns, each in a process with its own environments", "N"),
     Flag("--actor-backend", "actors.backend", ValueKind.TEXT,
         "Where actors run: inline (in the learner's loop), thread, process or ray", "BACKEND"),
     Flag("--ray-address", "actors.ray.address", ValueKind.TEXT,
         "Ray cluster for the actors: HOST:PORT, or auto for the one on this machine; without it, one is started here",
         "ADDRESS"),
     Flag("--timeout-wait", "env_settings.timeout_wait", ValueKind.WHOLE,
-        "How long to wait for each answer of a player, in seconds", "S"),
+        "How long to wait for each response from a player, in seconds", "S"),
     Flag("--python-timeout", "env_settings.python_timeout", ValueKind.WHOLE,
-        "How long one call of a Python environment may take, in seconds; -1 for no limit", "S"),
+        "How long one call to a Python environment may take, in seconds; -1 for no limit", "S"),
     Flag("--width", "engine_settings.width", ValueKind.WHOLE,
         "Width of the player's window in pixels", "N", HelpSection.ENGINE),
     Flag("--height", "engine_settings.height", ValueKind.WHOLE,
@@ -138,7 +138,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--no-graphics", "engine_settings.no_graphics", ValueKind.SWITCH,
         "Start every player with -nographics -batchmode", group=HelpSection.ENGINE),
     Flag("--no-graphics-monitor", "engine_settings.no_graphics_monitor", ValueKind.SWITCH,
-        "Like --no-graphics, for all players but the first", group=HelpSection.ENGINE),
+        "Like --no-graphics, but for all players except the first", group=HelpSection.ENGINE),
     Flag("--torch-device", "torch_settings.device", ValueKind.TEXT,
         "Device to train on, such as cpu, cuda or cuda:1; without it, cuda if available, otherwise cpu", "DEVICE",
         HelpSection.TORCH),
@@ -147,15 +147,15 @@ FLAGS: tuple[Flag, ...] = (
 ACTING_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING
 )
-"""Options of commands that act with policies in an environment without training."""
+"""Options of commands that run policies in an environment without training."""
 
 
 @contextmanager
 def python_names(arguments: Collection[str]) -> Iterator[None]:
-    """Rewrite errors for callers in Python: replace options by arguments or, if there is none, keys of the settings.
+    """Rewrite errors for Python callers: replace options with arguments or, if there is none, with settings keys.
 
     Args:
-        arguments: names of all arguments that the caller has.
+        arguments: names of all arguments of the caller.
     """
     try:
         yield
@@ -165,7 +165,7 @@ def python_names(arguments: Collection[str]) -> Iterator[None]:
 
 
 def in_python(text: str, arguments: Collection[str]) -> str:
-    """A message with arguments in place of options.
+    """Replace options in a message with Python arguments.
 
     >>> in_python("Use --resume, or choose another --run-id, or set --base-port.", ("resume", "run_id"))
     'Use resume=True, or choose another run_id, or set env_settings.base_port.'
@@ -199,21 +199,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_resume_auto(parser: argparse.ArgumentParser) -> None:
     """Add ``--resume=auto`` to a parser that has ``--resume``."""
-    # The value is part of the option's name, so that --resume remains a switch that never takes the next word.
+    # The value is part of the option's name, so that --resume remains a switch that never consumes the next argument.
     parser.add_argument(
         "--resume=auto", dest=RESUME_AUTO, default=argparse.SUPPRESS, action="store_true", help=_RESUME_AUTO_HELP
     )
-    # argparse would find this abbreviation of --resume ambiguous, although no other option begins like that.
+    # argparse would consider this abbreviation of --resume ambiguous, because --resume=auto starts with it as well.
     parser.add_argument(
         "--resum", dest="resume", default=argparse.SUPPRESS, action="store_true", help=argparse.SUPPRESS
     )
 
 
 def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Add some of the options."""
+    """Add the given options to a parser."""
     groups: dict[HelpSection, argparse._ActionsContainer] = {
         HelpSection.RUN: parser
-    }  # argparse heads these "options" itself
+    }  # argparse adds the heading "options" itself
     groups |= {group: parser.add_argument_group(group.value) for group in HelpSection if group is not HelpSection.RUN}
     for flag in flags:
         groups[flag.group].add_argument(flag.option, dest=flag.name, default=argparse.SUPPRESS, **_keywords(flag))
@@ -235,7 +235,7 @@ def _keywords(flag: Flag) -> dict[str, Any]:
 
 
 class _Words(argparse.Action):
-    """Joins the words of each use into one text, quoted as in a shell. Without words, it adds nothing to the list."""
+    """Joins the words of each occurrence into one string, quoted as in a shell. Adds nothing if there are no words."""
 
     def __call__(
         self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None
@@ -257,7 +257,7 @@ def _number(kind: ValueKind, text: str) -> int | float:
 
 
 def to_resume(arguments: argparse.Namespace) -> list[str]:
-    """The command line that continues the run of these arguments."""
+    """Return the command-line arguments that resume the run started with these arguments."""
     words = [] if arguments.trainer_config_path is None else [arguments.trainer_config_path]
     rest = []
     for flag in FLAGS:
@@ -274,14 +274,14 @@ def to_resume(arguments: argparse.Namespace) -> list[str]:
 
 
 def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:
-    """The settings of a run from parsed arguments.
+    """Return the settings of a run from parsed arguments.
 
     Args:
         arguments: parsed arguments.
-        converts: accept files of old versions of ML-Agents, and log what is lost in the conversion.
+        converts: accept files from old versions of ML-Agents, and log what is lost in the conversion.
 
     Raises:
-        SettingsError: the file is missing or anything in it, or in the options, is wrong.
+        SettingsError: the file is missing, or the file or the options contain errors.
     """
     from trajtrainer.settings.presets import config_path
     from trajtrainer.settings.yaml.convert import read_file
@@ -302,14 +302,14 @@ def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSett
 
 
 def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object] | None = None) -> RunSettings:
-    """The settings from parsed options only, without a configuration.
+    """Return the settings from parsed options only, without a configuration file.
 
     Args:
         arguments: parsed arguments.
-        sections: of a configuration, from other options of the command.
+        sections: sections of a configuration, from other options of the command.
 
     Raises:
-        SettingsError: anything in them is wrong.
+        SettingsError: the options or sections contain errors.
     """
     from trajtrainer.settings.checks import Place
     from trajtrainer.settings.yaml.document import from_mapping
@@ -319,7 +319,7 @@ def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object
 
 
 def given(arguments: argparse.Namespace) -> dict[str, object]:
-    """``Flag.name`` -> value, for options that were given."""
+    """Return the value of each option that was given, by ``Flag.name``."""
     return {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
 
 
@@ -332,18 +332,18 @@ def run_settings_with(
     source: str = COMMAND_LINE,
     recordings_required: bool = True,
 ) -> RunSettings:
-    """The settings from a configuration's tree, which is modified, and from options, which take precedence.
+    """Return the settings from a configuration's tree, which is modified, and from options, which take precedence.
 
     Args:
-        root: of the configuration.
+        root: tree of the configuration.
         options: ``Flag.name`` -> value, for options that were given.
-        problems: of the configuration that are already known.
-        behaviors_required: there is a configuration file, so it must cover every behavior.
+        problems: problems in the configuration that are already known.
+        behaviors_required: True if there is a configuration file, which must then cover every behavior.
         source: origin of the options, for messages.
         recordings_required: list missing recordings in the settings; otherwise, warn about each of them.
 
     Raises:
-        SettingsError: anything in the configuration or the options is wrong.
+        SettingsError: the configuration or the options contain errors.
     """
     from trajtrainer.settings.checks import Place
     from trajtrainer.settings.demonstrations import locate
@@ -360,7 +360,7 @@ def run_settings_with(
             inner = root
             for section in sections:
                 inner = inner.mapping.setdefault(section, PlacedValue({}, place))
-            # If the file has something other than a mapping here, this is lost, but the file is reported anyway.
+            # If the file does not have a mapping here, this value is lost, but the file is reported as invalid anyway.
             inner.mapping[name] = from_mapping(options[flag.name], place)
     missing = list(locate(root))
     if not recordings_required:
@@ -375,7 +375,7 @@ def run_settings_with(
 def _resume_or_initialize(checkpoints: CheckpointSettings, given: Collection[str]) -> CheckpointSettings:
     """Keep only one of ``resume`` and ``initialize_from``.
 
-    The command line takes precedence over the file, otherwise ``resume`` wins
+    The command line takes precedence over the file. Otherwise, ``resume`` takes precedence
     (docs/explanation/mlagents-behavior.md#precedence).
     """
     checkpoints = evolve(checkpoints, resume=checkpoints.resume or checkpoints.load_model)

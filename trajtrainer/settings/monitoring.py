@@ -1,4 +1,4 @@
-"""``monitoring``: numbers for Prometheus and the like. Not in ML-Agents (docs/operate/monitoring.md)."""
+"""``monitoring``: metrics for Prometheus. Not in ML-Agents (docs/operate/monitoring.md)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trajtrainer.settings.environment import LARGEST_PORT, LOOPBACK
 
 @frozen
 class MonitoringSettings:
-    """``monitoring``: where a run publishes its metrics in Prometheus' text format.
+    """``monitoring``: publication of a run's metrics in Prometheus' text format.
 
     Attributes:
-        metrics_port: serve them at ``http://ADDRESS:PORT/metrics`` as long as the run lasts; 0 takes a free port, which
-            the log shows.
-        metrics_address: the address to serve them at. By default only this machine can read them. There is no token:
-            with ``0.0.0.0`` anyone who reaches the port can.
-        metrics_file: write them to this file after each summary, for the textfile collector of node_exporter, which
-            reads files that end in ``.prom``.
+        metrics_port: port on which to serve metrics at ``http://ADDRESS:PORT/metrics`` during the run; 0 picks a free
+            port and logs it.
+        metrics_address: address on which to serve metrics. By default, they can be read only from this machine. With
+            ``0.0.0.0``, anyone who can reach the port can read them, because there is no authentication.
+        metrics_file: file to write metrics to after each summary, for node_exporter's textfile collector. It only reads
+            files that end in ``.prom``.
     """
 
     metrics_port: int | None = field(default=None, metadata=OURS, validator=optional(between(0, LARGEST_PORT)))

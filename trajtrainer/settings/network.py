@@ -1,4 +1,4 @@
-"""``network_settings``."""
+"""``network_settings``: architectures of policies and critics."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from trajtrainer.settings.checks import OURS, between, count, positive, register
 
 @dataclass(frozen=True, slots=True)
 class EncoderRow:
-    """An encoder of pictures.
+    """An image encoder.
 
     Attributes:
-        create: called with the pictures' shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
-            ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export, it
-            needs a method ``to_onnx(graph, picture)`` like the modules of ``trajtrainer.learning.nn.encoders``. It may
-            have ``mlagents_names`` (see ``trajtrainer.learning.nn.mlagents``) if ML-Agents has other names for its
-            layers.
-        smallest_side: minimum height and width of pictures.
+        create: called with the image shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
+            ``torch.nn.Module`` that maps f32 images [B, channels, height, width], 0 to 1, to [B, size]. To be
+            exportable, it needs a method ``to_onnx(graph, picture)`` like the modules of
+            ``trajtrainer.learning.nn.encoders``. It may define ``mlagents_names`` (see
+            ``trajtrainer.learning.nn.mlagents``) if ML-Agents names its layers differently.
+        smallest_side: minimum height and width of the images, in pixels.
     """
 
     create: Reference
@@ -51,7 +51,7 @@ class ConditioningType(enum.Enum):
 
 
 class Activation(enum.Enum):
-    """``activation``: what follows each linear layer."""
+    """``activation``: function applied after each linear layer."""
 
     SWISH = "swish"
     TANH = "tanh"
@@ -59,7 +59,7 @@ class Activation(enum.Enum):
 
 
 class Initialization(enum.Enum):
-    """``initialization``: initial weights of layers and heads. The names are Sample Factory's, except MLAGENTS."""
+    """``initialization``: initial weights of layers and heads. All names but MLAGENTS are Sample Factory's."""
 
     MLAGENTS = "mlagents"
     ORTHOGONAL = "orthogonal"
@@ -71,14 +71,13 @@ class MemorySettings:
     """``memory``: an LSTM, trained on sequences of ``sequence_length`` steps.
 
     Attributes:
-        sequence_length: steps of the sequences from which the LSTM learns, at most ``batch_size``. As long as the agent
-            has to remember something, but no longer: longer sequences cost time.
-        memory_size: how many numbers are remembered: the LSTM's hidden and cell state, half each. Use more if there is
-            more to remember.
+        sequence_length: length of the training sequences in steps, at most ``batch_size``. Choose it as long as the
+            agent has to remember something, but no longer, because longer sequences take more time to train.
+        memory_size: size of the memory: half for the LSTM's hidden state and half for its cell state. Increase it if
+            the agent has more to remember.
     """
 
     sequence_length: int = field(default=64, validator=count)
-    # The hidden and the cell state of the LSTM take half of the size each.
     memory_size: int = field(
         default=128, validator=satisfies(lambda size: size > 0 and size % 2 == 0, "an even whole number above 0")
     )
@@ -86,47 +85,52 @@ class MemorySettings:
 
 @frozen
 class NetworkSettings:
-    """The shape of a policy, of its critic, or of a reward signal's network.
+    """Architecture of a policy, of its critic, or of a reward signal's network.
 
     Attributes:
-        normalize: scale vector observations to mean 0 and standard deviation 1, by their values so far. Turn it on if
-            sensors have different units or large numbers, mostly with continuous actions; turn it off if they are
-            one-hot or already between -1 and 1. Part of the exported model.
-        hidden_units: width of each layer, 32 to 512. Use more if actions depend on many observations at once.
-        num_layers: layers after the encoders, 1 to 3. Fewer learn faster; use more for complicated control.
-        vis_encode_type: encoder of pictures. ``simple``: two convolutions; ``nature_cnn``: three (Mnih et al. 2015);
-            ``resnet``: residual blocks (Espeholt et al. 2018), slowest and strongest; ``match3``: for small boards;
-            ``fully_connected``: none. Encoders of installed packages have their own names.
-        memory: an LSTM after the layers, for tasks in which earlier observations matter. Slower; try stacked
-            observations first.
-        goal_conditioning_type: ``hyper``: goal signals generate the weights of the last layer; ``none``: they are
-            observations like any other. Without goal signals, there is no difference.
-        deterministic: take the most likely action during training, too. For inference; a policy that does not explore
-            learns badly.
-        activation: function after each layer: ``swish`` (ML-Agents), ``tanh`` or ``relu``. ``tanh`` is what published
-            results of PPO on control tasks have (Andrychowicz et al. 2021).
-        initialization: initial weights of layers and heads. ``mlagents``: normal, small in the policy's head.
-            ``orthogonal``: with a gain of sqrt(2) in the layers, 1 in value heads and 0.01 in the policy's head, so
-            that the first policy acts about the same in all states (Engstrom et al. 2020). ``torch_default``: smaller
-            than ML-Agents' by 1.7 in each layer, as in Stable-Baselines3 with ``ortho_init=False`` and in SAC; at a
-            learning rate of 2e-5 (HalfCheetah), this learned faster.
-        clip_obs: limit of normalized observations (``normalize: true``). 5 to 10: more if rare large values matter.
-        normalizer_prior: how many rows the normalizer's start (mean 0, variance 1) counts as: 1 in ML-Agents, 0.0001 in
-            Stable-Baselines3's ``VecNormalize``. Set it to 0.0001 if observations are far from 0 compared with how much
-            they vary (altitudes, timestamps): with 1, their distance from 0 counts as variation, and the differences
-            between them vanish. Applies with ``normalize: true``.
-        clip_actions: raw continuous actions are clipped to plus and minus this, and divided by it. With 1, the action
-            is a sample of the policy's Gaussian, as in Stable-Baselines3; ML-Agents has 3. Not with squashed
-            actions (``sac``).
-        log_std_init: logarithm of the initial standard deviation of raw continuous actions. Below 0 if full actions end
-            episodes at once (-2 in MuJoCo's tasks). With squashed actions (``sac``), only for ``use_sde``.
-        use_sde: generalized state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
-            function of the state, which is redrawn only now and then, so that actions do not jitter. For robots and
+        normalize: scale vector observations to mean 0 and standard deviation 1, using running statistics. Turn it on if
+            sensors have different units or large values, especially with continuous actions; leave it off if
+            observations are one-hot or already between -1 and 1. The exported model includes the normalization.
+        hidden_units: number of units in each layer, typically 32 to 512. Use more if the right action depends on the
+            interaction of many observations.
+        num_layers: number of layers after the encoders, typically 1 to 3. Fewer layers train faster; use more for
+            complex control tasks.
+        vis_encode_type: image encoder. ``simple`` has two convolutions, ``nature_cnn`` three (Mnih et al. 2015),
+            ``resnet`` residual blocks (Espeholt et al. 2018), which are the slowest and most powerful. ``match3`` is
+            for small boards, and ``fully_connected`` has no convolutions. Installed packages may add encoders.
+        memory: LSTM after the layers, for tasks that require the agent to remember earlier observations. It slows down
+            training, so try stacked observations first.
+        goal_conditioning_type: how the network uses goal signals. With ``hyper``, they generate the weights of the last
+            layer; with ``none``, they are treated like any other observation. Has no effect without goal signals.
+        deterministic: always take the most likely action, even during training. Intended for inference: a policy that
+            does not explore learns poorly.
+        activation: activation function after each layer: ``swish`` (ML-Agents), ``tanh`` or ``relu``. Published results
+            of PPO on control tasks use ``tanh`` (Andrychowicz et al. 2021).
+        initialization: initial weights of layers and heads. ``mlagents`` draws them from normal distributions, with
+            small values in the policy's head. ``orthogonal`` uses a gain of sqrt(2) in the layers, 1 in value heads and
+            0.01 in the policy's head, so the initial policy acts about the same in all states (Engstrom et al. 2020).
+            ``torch_default`` is smaller than ``mlagents`` by a factor of 1.7 in each layer, as in Stable-Baselines3
+            with ``ortho_init=False`` and in SAC; it learned faster at a learning rate of 2e-5 (HalfCheetah).
+        clip_obs: maximum absolute value of normalized observations (``normalize: true``). Typically 5 to 10; raise it
+            if rare large values matter.
+        normalizer_prior: weight of the normalizer's initial mean 0 and variance 1, in observations: 1 in ML-Agents,
+            0.0001 in Stable-Baselines3's ``VecNormalize``. Set it to 0.0001 if observations are far from 0 compared
+            with their variation (altitudes, timestamps). With 1, their distance from 0 counts as variation, which makes
+            the differences between them vanish. Applies with ``normalize: true``.
+        clip_actions: raw continuous actions are clipped to this absolute value and then divided by it. With 1, the
+            action is a sample from the policy's Gaussian, as in Stable-Baselines3; ML-Agents uses 3. Does not apply to
+            squashed actions (``sac``).
+        log_std_init: logarithm of the initial standard deviation of raw continuous actions. Use a value below 0 if
+            large actions end episodes at once (-2 for MuJoCo tasks). With squashed actions (``sac``), it only applies
+            with ``use_sde``.
+        use_sde: use generalized state-dependent exploration (Raffin et al. 2021). The exploration noise is then a
+            function of the state that is resampled only occasionally, so actions are smooth. Use it for robots and
             motors.
-        sde_sample_freq: steps after which that function is redrawn; -1: with every new policy.
-        critic_only: names or numbers (from 0) of sensors that only the critic sees, such as positions of hidden objects
-            or friction, which a simulation knows and a player does not (asymmetric actor-critic, Pinto et al. 2018).
-            For ``ppo``, ``poca`` and ``sac``, without ``shared_critic``.
+        sde_sample_freq: number of steps after which the noise of ``use_sde`` is resampled; -1 resamples it with every
+            new policy.
+        critic_only: names or indices (from 0) of sensors that only the critic observes, such as friction or the
+            positions of hidden objects, which are known in simulation but not in deployment (asymmetric actor-critic,
+            Pinto et al. 2018). For ``ppo``, ``poca`` and ``sac``, without ``shared_critic``.
     """
 
     normalize: bool = False

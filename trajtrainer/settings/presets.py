@@ -1,6 +1,6 @@
-"""Presets (names for settings that belong together, used by ``preset: NAME``) and the configurations that we ship.
+"""Presets (named groups of settings, used with ``preset: NAME``), and the configurations shipped with the package.
 
-A preset is expanded when a configuration is read: a dump contains the settings that it stands for.
+Presets are expanded when a configuration is read, so a dump contains the settings of the preset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ON_POLICY: dict[str, Any] = {
     "vf_coef": 0.5,
     "adam_eps": 1e-5,
 }
-_NORMALIZER_PRIOR = 1e-4  # of VecNormalize
+_NORMALIZER_PRIOR = 1e-4  # as in VecNormalize
 _SEPARATE_MLPS: dict[str, Any] = {
     "hidden_units": 64,
     "num_layers": 2,
@@ -50,11 +50,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Settings that belong together.
+    """A named group of settings.
 
     Attributes:
-        meaning: one sentence.
-        of_trainer: ``trainer_type`` -> settings of a behavior. Rows of other algorithms have their own.
+        meaning: a description in one sentence.
+        of_trainer: ``trainer_type`` -> settings of a behavior. Other algorithms define theirs in their own rows.
     """
 
     meaning: str
@@ -105,21 +105,21 @@ PRESETS: dict[str, Preset] = {
 
 
 def stands_for(name: str, trainer_type: object) -> Mapping[str, Any] | None:
-    """The settings of a behavior that a preset stands for; None if it does not cover this ``trainer_type``."""
+    """Return the behavior settings of a preset; None if it does not cover this ``trainer_type``."""
     own = PRESETS[name].of_trainer.get(str(trainer_type))
     row = ALGORITHMS.get(str(trainer_type)) if own is None else None
     return own if row is None else row.presets.get(name)
 
 
 def covered(name: str) -> list[str]:
-    """The algorithms that a preset covers. Imports all of them."""
+    """Return the algorithms that a preset covers. Imports all algorithms."""
     own = PRESETS[name].of_trainer
     return [*own, *(other for other in ALGORITHMS if other not in own and stands_for(name, other) is not None)]
 
 
 def described() -> str:
-    """All presets as YAML with comments."""
-    import yaml  # late: ``--help`` does not need it
+    """Return all presets as YAML with comments."""
+    import yaml  # imported late, because ``--help`` does not need it
 
     parts = []
     for name, preset in PRESETS.items():
@@ -132,10 +132,10 @@ def described() -> str:
 
 
 def config_path(name: str | Path) -> Path:
-    """The file of a configuration: ``name`` itself unless it begins with ``builtin:``.
+    """Return the path of a configuration: ``name`` itself unless it starts with ``builtin:``.
 
     Raises:
-        SettingsError: this package has no such configuration. The message names the most similar one, or all of them.
+        SettingsError: there is no such shipped configuration. The message names the most similar one, or all of them.
     """
     text = str(name)
     if not text.startswith(PREFIX):
@@ -154,7 +154,7 @@ def config_path(name: str | Path) -> Path:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names in lines, one per folder."""
+    """Format the names as one line per folder."""
     folders: dict[str, list[str]] = {}
     for name in names:
         folder, _, file = name.rpartition("/")
@@ -166,13 +166,13 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def builtin_hint(path: Path) -> str:
-    """ "; builtin:X comes with trajtrainer" if ``path`` ends like the file of configuration X, otherwise empty."""
+    """Return "; builtin:X comes with trajtrainer" if ``path`` ends like the file of X, otherwise an empty string."""
     name = "/".join(path.parts[-2:]).removesuffix(_SUFFIX)
     return f"; {PREFIX}{name} comes with trajtrainer" if name in builtin_configs() else ""
 
 
 def builtin_configs() -> dict[str, Path]:
-    """Name of each shipped configuration (``ppo/3DBall``) -> its file."""
+    """Return the file of each shipped configuration, by name (``ppo/3DBall``)."""
     folder = _PACKAGE / "config"  # in the wheel
     if not folder.is_dir():
         folder = _PACKAGE.parent / "config"  # in the source tree

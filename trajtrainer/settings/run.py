@@ -1,4 +1,4 @@
-"""The settings of a whole run: everything that a YAML file and a command line can contain."""
+"""The settings of a whole run, as given by a YAML file and the command line."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from trajtrainer.settings.trainer import TrainerSettings
 logger = logging.getLogger(__name__)
 
 _FOLLOWED = {**OURS, "followed": True}
-"""Metadata of a section that only a row of ``STATS_WRITERS`` reads."""
+"""Metadata of a section that is read only by a row of ``STATS_WRITERS``."""
 SEARCH_SECTION = "search"
-"""A section of a configuration that only ``trajtrainer search`` uses. It is not part of a run's settings."""
+"""Section of a configuration that only ``trajtrainer search`` uses; it is not part of a run's settings."""
 
 
 @frozen
 class CheckpointSettings:
-    """``checkpoint_settings``: the run's name, and what happens to earlier runs.
+    """``checkpoint_settings``: the name and folder of the run, and its relation to earlier runs.
 
     Attributes:
-        run_id: the run's name: its folder below ``results_dir``.
-        initialize_from: a run, or ``RUN@best``, whose weights this run starts with, at step 0.
+        run_id: name of the run, which is also the name of its folder in ``results_dir``.
+        initialize_from: run (or ``RUN@best`` for its best model) whose weights this run starts with, at step 0.
         load_model: deprecated; use ``resume``.
-        resume: continue the run of this name where it stopped.
-        force: use a name that already has data; the earlier run is kept as ``RUN_ID.old``.
-        train_model: deprecated, without effect.
-        inference: only act with the trained policy; nothing is written.
-        results_dir: the folder that contains the folders of all runs.
+        resume: continue the run with this ``run_id`` from its last checkpoint.
+        force: start a new run even if the ``run_id`` already has data; the earlier run is kept as ``RUN_ID.old``.
+        train_model: deprecated; has no effect.
+        inference: run the trained policy without training it or writing any files.
+        results_dir: folder that contains the folders of all runs.
     """
 
     run_id: str = field(default="ppo", validator=satisfies(bool, "a name"))
@@ -78,11 +78,11 @@ class CheckpointSettings:
 
 @frozen
 class TorchSettings:
-    """``torch_settings``: where networks are trained.
+    """``torch_settings``: the device that networks are trained on.
 
     Attributes:
-        device: ``cpu``, ``cuda``, ``cuda:1``; left out: ``cuda`` if there is a GPU. ``cpu`` is often faster for small
-            networks, for which starting a call on the GPU takes longer than the calculation itself.
+        device: PyTorch device, such as ``cpu``, ``cuda`` or ``cuda:1``. Defaults to ``cuda`` if there is a GPU. ``cpu``
+            is often faster for small networks, for which launching a GPU kernel takes longer than the computation.
     """
 
     device: str | None = None
@@ -94,28 +94,31 @@ def _deterministic(trainer: TrainerSettings) -> TrainerSettings:
 
 @frozen
 class RunSettings:
-    """A whole run.
+    """Settings of a whole run.
 
     Attributes:
-        default_settings: settings of behaviors that ``behaviors`` does not list, and defaults for those that it lists.
-        behaviors: name (without ``?team=``) -> settings of the behavior, which override ``default_settings``.
-        env_settings: the environment.
-        engine_settings: settings of Unity's engine.
-        environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
-        evaluation: when behaviors are evaluated while they train. Not in ML-Agents.
-        tracking: services that follow the run. Not in ML-Agents.
-        monitoring: where the run publishes metrics for Prometheus. Not in ML-Agents.
-        actors: how many actors there are, and where; left out: the learner's own loop acts. Not in ML-Agents.
-        checkpoint_settings: the run's name, and what happens to earlier runs.
-        torch_settings: where networks are trained.
-        debug: log in detail, show the players' own output and tracebacks.
-        deterministic: every behavior takes the most likely actions: ``network_settings.deterministic`` for all.
-        behaviors_required: a behavior that neither ``behaviors`` nor ``default_settings`` covers is an error instead of
-            a warning, which is the case if there is a configuration file. Not part of the file, nor of equality.
-        inference_episodes: episodes of each behavior after which inference ends; None for endless inference. Not part
-            of the file, nor of equality.
-        missing_recordings: recordings in the file that do not exist or have the wrong type. They are reported at the
-            start of a run, together with everything else that is missing. Not part of the file, nor of equality.
+        default_settings: settings for behaviors that are not listed in ``behaviors``, and defaults for those that are.
+        behaviors: settings of each behavior, by its name (without ``?team=``). They override ``default_settings``.
+        env_settings: the environment to train in, and the handling of its failures.
+        engine_settings: settings of the Unity engine.
+        environment_parameters: value of each environment parameter, by its name: a number, a sampler or a curriculum.
+        evaluation: evaluation of behaviors during training. Not in ML-Agents.
+        tracking: experiment trackers that record the run. Not in ML-Agents.
+        monitoring: publication of metrics for Prometheus. Not in ML-Agents.
+        actors: number of actors, and where they run. By default, the learner's own loop acts. Not in ML-Agents.
+        checkpoint_settings: the name and folder of the run, and its relation to earlier runs.
+        torch_settings: the device that networks are trained on.
+        debug: print debug messages, the players' own output, and tracebacks.
+        deterministic: let all behaviors take the most likely actions, by setting ``network_settings.deterministic`` for
+            each of them.
+        behaviors_required: raise an error, instead of logging a warning, for a behavior that is covered by neither
+            ``behaviors`` nor ``default_settings``. True if there is a configuration file. Not part of the file, and
+            ignored in comparisons.
+        inference_episodes: number of episodes per behavior after which inference ends; None for endless inference. Not
+            part of the file, and ignored in comparisons.
+        missing_recordings: recordings named in the file that do not exist or have the wrong type. They are reported at
+            the start of a run, together with everything else that is missing. Not part of the file, and ignored in
+            comparisons.
     """
 
     default_settings: TrainerSettings | None = None
@@ -130,8 +133,8 @@ class RunSettings:
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
-    # Copied into the settings of all behaviors, including those of ``for_behavior``. A dump has it only there, because
-    # ML-Agents does not have this key at the top.
+    # Copied into the settings of all behaviors, including those that ``for_behavior`` creates. A dump contains it only
+    # there, because ML-Agents does not have this key at the top level.
     deterministic: bool = field(default=False, eq=False, metadata=UNDUMPED)
     behaviors_required: bool = field(default=False, eq=False, metadata=INTERNAL)
     inference_episodes: int | None = field(default=None, eq=False, metadata=INTERNAL, validator=optional(count))
@@ -161,18 +164,18 @@ class RunSettings:
 
     @property
     def acts_elsewhere(self) -> bool:
-        """Whether actors run outside of the learner's loop."""
+        """True if actors run outside of the learner's loop."""
         return self.actors is not None and self.actors.backend != INLINE
 
     @property
     def envs_of_actor(self) -> int:
-        """Number of environments of each actor."""
+        """Number of environments per actor."""
         own = None if self.actors is None else self.actors.envs
         return self.env_settings.num_envs if own is None else own
 
     @property
     def num_players(self) -> int:
-        """Number of environments of all actors together."""
+        """Total number of environments of all actors."""
         return self.envs_of_actor * (1 if self.actors is None else self.actors.count)
 
     @property
@@ -183,7 +186,7 @@ class RunSettings:
 
     @property
     def is_offline(self) -> bool:
-        """Whether at least one behavior is listed, and all of them learn from data sets."""
+        """True if at least one behavior is listed, and all listed behaviors learn from data sets."""
         return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
 
     def _faults_of_actors(self) -> Iterator[Fault]:
@@ -204,7 +207,7 @@ class RunSettings:
             places["default_settings",] = self.default_settings.evaluation
         found = [fault for path, own in places.items() for fault in missing(self.evaluation, own, *path)]
         found += () if places else missing(self.evaluation, None)
-        # Several behaviors may lack the same setting of the run.
+        # Several behaviors may report the same missing setting of the run.
         yield from {fault.path: fault for fault in found}.values()
         given, env = self.evaluation, self.env_settings
         if given is not None:
@@ -220,20 +223,23 @@ class RunSettings:
         return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]
 
     def evaluations_of(self, behavior: TrainerSettings) -> Evaluations | None:
-        """When and how a behavior with these settings is evaluated while it trains; None if it is not."""
+        """Return when and how a behavior with these settings is evaluated during training; None if it is not."""
         found = evaluations(self.evaluation, behavior.evaluation)
         return evolve(found, deterministic=True) if found is not None and self.deterministic else found
 
     @property
     def has_evaluations(self) -> bool:
-        """Whether any behavior may be evaluated while it trains, including behaviors that are not listed."""
+        """True if any behavior may be evaluated during training, including behaviors that are not listed."""
         return any(self.evaluations_of(each) is not None for each in [*self._trainers(), TrainerSettings()])
 
     def for_behavior(self, name: str) -> TrainerSettings:
-        """The settings of behavior ``name``, without ``?team=`` (docs/explanation/mlagents-behavior.md#precedence).
+        """Return the settings of a behavior (docs/explanation/mlagents-behavior.md#precedence).
+
+        Args:
+            name: name of the behavior, without ``?team=``.
 
         Raises:
-            SettingsError: there is a configuration file, and it does not cover this behavior.
+            SettingsError: there is a configuration file that does not cover this behavior.
         """
         if name in self.behaviors:
             return self.behaviors[name]
@@ -250,11 +256,11 @@ class RunSettings:
         return _deterministic(TrainerSettings()) if self.deterministic else TrainerSettings()
 
     def presuming(self, order: RawImageOrder) -> RunSettings:
-        """Settings that assume this order for raw images that do not show theirs."""
+        """Return a copy that assumes this order for raw images whose order cannot be detected."""
         return evolve(self, env_settings=evolve(self.env_settings, presumed_raw_image_order=order))
 
     def with_seed(self, seed: int) -> RunSettings:
-        """Settings with this seed for the run and for every sampler without a seed (``environment.seeded``)."""
+        """Return a copy with this seed for the run and for samplers without a seed (see ``environment.seeded``)."""
         parameters = self.environment_parameters
         return evolve(
             self,

@@ -1,4 +1,4 @@
-"""Registry of environments: what ``SCHEME:NAME`` means in ``env_path``."""
+"""Registry of environment schemes, as used in ``env_path: SCHEME:NAME``."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from trajtrainer.core.plugins import Reference, Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentScheme:
-    """A kind of environments that ``env_path`` names as ``SCHEME:NAME``.
+    """A kind of environment, which ``env_path`` selects as ``SCHEME:NAME``.
 
-    Exactly one of ``factory``, ``make`` and ``start`` makes them. A ``factory`` is all that most kinds need; the others
-    are called with objects of the trainer, and return an ``Environment`` of all ``num_envs`` copies.
+    Exactly one of ``factory``, ``make`` and ``start`` creates the environment. Most schemes only need a ``factory``;
+    the other two are called with internal objects of the trainer, and return an ``Environment`` of all ``num_envs``
+    copies.
 
     Attributes:
-        example: what to give, for messages, such as ``gym:ID such as gym:CartPole-v1``.
-        noun: what the name names, for messages.
-        factory: makes one copy, like the factory of a ``python:`` environment: called with the name and the arguments
-            of ``env_args``, and, where it has parameters of these names, ``worker_id``, ``seed``, ``side_channels`` and
-            ``num_envs``. It returns a Gymnasium or PettingZoo environment, a ``BaseEnv`` or an ``Environment`` of one
+        example: the expected form of ``env_path``, for messages, such as ``gym:ID such as gym:CartPole-v1``.
+        noun: the kind of thing that NAME refers to, for messages.
+        factory: creates one copy, like the factory of a ``python:`` environment. Called with the name, the arguments
+            from ``env_args`` and, if it has parameters with these names, ``worker_id``, ``seed``, ``side_channels`` and
+            ``num_envs``. Returns a Gymnasium or PettingZoo environment, a ``BaseEnv`` or an ``Environment`` of one
             worker.
-        make: called with the name and the run's settings; makes an environment in this process.
+        make: called with the name and the run's settings; creates an environment in this process.
         start: called with the run's settings, ``PlayerLogs``, ``ports_of_run`` and ``here`` (see ``connect_player``);
-            starts players, which are programs of their own.
-        check: called with the name before anything is started; raises a ``TrajtrainerError`` that says what is wrong
+            starts players, which are separate programs.
+        check: called with the name before anything starts; raises a ``TrajtrainerError`` that explains what is wrong
             with it.
-        film: called with the run's settings and a ``TakeFrame``; makes one copy that is filmed. Without it, an
-            environment in this process is made with ``render_mode="rgb_array"`` where it takes that.
-        takes_argument: called with the name and an argument's name: whether ``env_args`` may have that argument.
-            Without it, a factory takes its parameters, and everything else any argument.
-        write_arguments: called with a dict, which it writes as ``env_args``. Without it, as ``key=value`` for an
-            environment in this process, and as options of a command line for a player.
-        episode_limit: called with the name and ``env_args``: after how many steps an episode is truncated, or None.
-        editor: whether the scheme alone waits for a program that only the user can start.
-        is_path: whether the name is a path, which a change of the current folder changes.
-        is_module: whether the name is a module, which may lie in the current folder.
-        takes_wrappers: whether ``wrappers`` go around each copy.
-        no_wrappers: why not, as the end of a message.
+        film: called with the run's settings and a ``TakeFrame``; creates one copy whose frames are recorded. Without
+            it, an environment in this process is created with ``render_mode="rgb_array"`` if it accepts that argument.
+        takes_argument: called with the name and the name of an argument; returns whether ``env_args`` may contain that
+            argument. Without it, a factory accepts its own parameters, and the other schemes accept any argument.
+        write_arguments: called with a dict of arguments; returns them in the form of ``env_args``. Without it, they are
+            written as ``key=value`` for an environment in this process, and as command-line options for a player.
+        episode_limit: called with the name and ``env_args``; returns the number of steps after which an episode is
+            truncated, or None.
+        editor: True if the scheme without a name waits for a program that only the user can start.
+        is_path: True if the name is a path, which may be relative to the current folder.
+        is_module: True if the name is a module, which may be in the current folder.
+        takes_wrappers: True if ``wrappers`` can be applied to each copy.
+        no_wrappers: the reason why wrappers cannot be used, as the end of a message.
     """
 
     example: str
@@ -62,7 +64,7 @@ class EnvironmentScheme:
 
     @property
     def is_player(self) -> bool:
-        """Whether its environments are programs of their own."""
+        """True if the environments are separate programs."""
         return self.start is not None
 
 
@@ -74,7 +76,7 @@ UNITY = EnvironmentScheme(
     is_path=True,
     takes_wrappers=False,
 )
-"""What has no scheme."""
+"""Environment for an ``env_path`` without a scheme."""
 _SIMULATION = EnvironmentScheme(
     example="sim:NAME, as in sim:3DBall",
     start="trajtrainer.envs.players:start_unity",
@@ -96,14 +98,14 @@ ENVIRONMENTS: Registry[EnvironmentScheme] = Registry(
         "godot": "trajtrainer.plugins.godot.scheme:ROW",
     },
 )
-"""Scheme of ``env_path`` -> kind of environments. What has none of these schemes is a Unity player."""
+"""Scheme of ``env_path`` -> kind of environment. Without one of these schemes, ``env_path`` is a Unity player."""
 
 
 def split_scheme(env_path: str | None) -> tuple[str | None, str]:
-    """Split an ``env_path`` into its scheme, None for Unity players, and the name that follows it.
+    """Split an ``env_path`` into its scheme (None for Unity players) and its name.
 
     Raises:
-        PluginError: the package that has the scheme is broken.
+        PluginError: the package that provides the scheme is broken.
     """
     text = env_path or ""
     scheme, colon, name = text.strip().partition(":")
@@ -111,11 +113,11 @@ def split_scheme(env_path: str | None) -> tuple[str | None, str]:
         return None, text
     row = ENVIRONMENTS[scheme]
     if not colon and row.is_player and not row.editor:
-        return None, text  # the file of a build may have that name
+        return None, text  # a build may have the same name as a scheme
     return scheme, name
 
 
 def find_scheme(env_path: str | None) -> EnvironmentScheme | None:
-    """The kind of an ``env_path``; None for Unity players, and where the package that has the scheme is broken."""
+    """Return the scheme of an ``env_path``; None for Unity players, or if the package that provides it is broken."""
     scheme = (env_path or "").strip().partition(":")[0]
     return ENVIRONMENTS.get(scheme)

@@ -1,4 +1,4 @@
-"""``search``: what ``trajtrainer search`` tries (docs/train/search.md)."""
+"""``search``: settings of ``trajtrainer search`` (docs/train/search.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, unwrap
 Value = bool | int | float | str | None
 """A value that a range can give to a setting."""
 
-# How many configurations with pairs of ranges at their ends are tried, which takes a second or two.
+# Maximum number of configurations to check with two ranges at their ends. Checking them takes a second or two.
 _MOST_TRIED = 300
 _FEWEST_CHOICES = 2
 # The search itself sets these in each trial.
@@ -46,14 +46,14 @@ _TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", 
 
 
 class Direction(enum.Enum):
-    """Which values of the metric are better."""
+    """Whether higher or lower values of the metric are better."""
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"
 
 
 class Measured(enum.Enum):
-    """How the course of the metric in a run becomes one number."""
+    """How the metric's values over a run are reduced to one number."""
 
     END = "end"
     BEST = "best"
@@ -61,21 +61,21 @@ class Measured(enum.Enum):
 
 
 class Combined(enum.Enum):
-    """How the numbers of several seeds become one."""
+    """How the results of several seeds are combined."""
 
     MEAN = "mean"
     IQM = "iqm"
 
 
 class SamplerKind(enum.Enum):
-    """How the next trial is chosen."""
+    """How the values of the next trial are chosen."""
 
     TPE = "tpe"
     RANDOM = "random"
 
 
 class PrunerKind(enum.Enum):
-    """How bad trials are ended early."""
+    """How bad trials are stopped early."""
 
     MEDIAN = "median"
     HYPERBAND = "hyperband"
@@ -84,14 +84,14 @@ class PrunerKind(enum.Enum):
 
 @frozen
 class Range:
-    """Possible values of one setting: a range of numbers, or one of several values.
+    """Possible values of one setting: a range of numbers, or a list of values.
 
     Attributes:
         low, high: the smallest and the largest number.
-        log: draw numbers by their logarithms: as many from 1 to 10 as from 10 to 100.
-        step: distance between two numbers; None for all numbers in between.
-        is_whole: whole numbers only.
-        choices: the values; if there are any, the other attributes mean nothing.
+        log: draw numbers uniformly on a logarithmic scale, so 1 to 10 is as likely as 10 to 100.
+        step: distance between neighboring numbers; None for a continuous range.
+        is_whole: allow whole numbers only.
+        choices: the possible values; if there are any, all other attributes are ignored.
     """
 
     low: float = 0.0
@@ -103,7 +103,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
-        """The values for which the configuration is checked."""
+        """The values with which the configuration is checked."""
         if self.choices:
             return self.choices
         ends = (self.low, self.high)
@@ -112,27 +112,30 @@ class Range:
 
 @frozen
 class SearchSettings:
-    """``search``: how settings are compared, and how many are tried. Its section ``ranges`` says which settings.
+    """``search``: a search for good settings. The settings to vary, and their values, are in its section ``ranges``.
 
     Attributes:
-        metric: the TensorBoard tag that is compared. ``Evaluation/Cumulative Reward`` needs an ``evaluation``,
-            ``Self-play/ELO`` needs self-play.
-        behavior: the behavior that is measured; may be left out if the configuration lists only one.
-        direction: whether higher or lower values are better.
-        value: the number that represents a run: the mean over the last tenth of its steps (``end``), its best summary
-            (``best``), or the mean over the whole run (``mean``), which prefers settings that learn early.
-        trials: number of settings to try, including those of an earlier start of the same search.
-        seeds: runs of each trial, with the seeds ``seed``, ``seed`` + 1 and so on. Only the first decides on pruning.
-        combined: how the values of several seeds become one: their mean, or the mean of the middle half (``iqm``).
-        parallel: trials that run at the same time; left out: one per core that this process may use.
-        sampler: ``tpe`` (Bergstra et al. 2011) learns from the trials so far, ``random`` does not.
-        pruner: ``median`` ends trials that are worse than the median of the others at the same point of the run,
-            ``hyperband`` (Li et al. 2018) lets only a few go far, ``none`` ends none.
-        reports: checks of a run's progress, in each run.
-        warmup: reports of a trial before it may be pruned.
-        startup: trials that must end before any may be pruned (``median``).
+        metric: TensorBoard tag to optimize. ``Evaluation/Cumulative Reward`` requires an ``evaluation``,
+            ``Self-play/ELO`` requires self-play.
+        behavior: behavior to measure. Required unless the configuration lists exactly one.
+        direction: ``maximize`` or ``minimize`` the metric.
+        value: number that represents a run: the mean of the metric over the last tenth of the steps (``end``), the best
+            summary (``best``), or the mean over the whole run (``mean``), which favors settings that learn early.
+        trials: total number of trials, including those of earlier sessions of the same search.
+        seeds: number of runs per trial, with the seeds ``seed``, ``seed`` + 1, and so on. Only the first run can be
+            pruned. Use several if results vary a lot between seeds.
+        combined: how to combine the results of several seeds: their mean, or their interquartile mean (``iqm``).
+        parallel: number of trials to run in parallel. Defaults to the number of cores that this process may use.
+        sampler: method for choosing the values of a trial. ``tpe`` (Bergstra et al. 2011) learns from earlier trials;
+            ``random`` does not.
+        pruner: method for stopping bad trials early. ``median`` stops trials that are worse than the median of the
+            others at the same step, ``hyperband`` (Li et al. 2018) gives only the most promising trials more steps, and
+            ``none`` runs all trials to the end.
+        reports: number of times per run that its progress is reported to the pruner.
+        warmup: number of reports of a trial before it can be pruned.
+        startup: number of trials that must finish before others can be pruned (``median`` only).
         seed: seed of the first run of each trial, and of the sampler.
-        timeout: seconds after which no new trial begins.
+        timeout: number of seconds after which no new trials are started.
     """
 
     metric: str = "Environment/Cumulative Reward"
@@ -158,9 +161,9 @@ class Plan:
 
     Attributes:
         root: the tree of the configuration; never changed.
-        options: ``Flag.name`` -> value, for options of the command line.
-        settings: the configuration without the ranges.
-        search: its section ``search``.
+        options: ``Flag.name`` -> value, for command-line options.
+        settings: settings of the configuration without its ranges.
+        search: settings of the section ``search``.
         ranges: path of a setting ("behaviors.Ball.hyperparameters.beta") -> its possible values.
         keys: path of a setting -> the keys that lead to it.
     """
@@ -174,19 +177,19 @@ class Plan:
 
     @property
     def behavior(self) -> str:
-        """The behavior that is measured."""
+        """The behavior to measure."""
         return self.search.behavior or next(iter(self.settings.behaviors))
 
     @property
     def parallel(self) -> int:
-        """Trials that run at the same time."""
+        """Number of trials to run in parallel."""
         return self.search.parallel or (1 if _needs_editor(self.settings) else usable_cores())
 
     def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
-        """The configuration with these values, by the names of their ranges.
+        """Return the settings with the given values, by the names of their ranges.
 
         Raises:
-            SettingsError: the values do not fit together.
+            SettingsError: the combination of values is invalid.
         """
         root = copy.deepcopy(self.root)
         written = self.root.mapping[SEARCH_SECTION].mapping["ranges"].mapping
@@ -207,21 +210,21 @@ def make_plan(
     problems: Iterable[Problem] = (),
     own_options: Mapping[str, object] | None = None,
 ) -> Plan:
-    """Build the plan from a configuration's tree and the options.
+    """Build the plan from a configuration's tree and the command-line options.
 
     Args:
-        root: of a configuration with a section ``search``.
+        root: tree of a configuration with a section ``search``.
         options: ``Flag.name`` -> value, for options that were given.
-        problems: of the configuration that are already known.
-        own_options: settings of the section that were given on the command line.
+        problems: problems in the configuration that are already known.
+        own_options: settings of the section ``search`` that were given on the command line.
 
     Raises:
-        ConfigurationError: there is no such section, or anything in it is wrong: a range that does not name a setting,
-            for example, or a configuration that is invalid at the ends of its ranges.
+        ConfigurationError: the section is missing or invalid. For example, a range does not name a setting, or the
+            configuration is invalid at the ends of the ranges.
     """
     section = root.mapping.get(SEARCH_SECTION)
     if section is None:
-        expected = "has no section 'search', expected one that says what to try (docs/train/search.md)"
+        expected = "has no section 'search', expected one with the ranges to try (docs/train/search.md)"
         raise ConfigurationError([*problems, Problem(root.place, expected)])
     settings = run_settings_with(copy.deepcopy(root), options, problems, behaviors_required=True)
     found: list[Problem] = []
@@ -261,7 +264,7 @@ def make_plan(
 
 
 def _unfit(plan: Plan) -> list[Problem]:
-    """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
+    """Return the problems of the configuration with single ranges at their ends or, if there are none, with pairs."""
     found: dict[str, Problem] = {}
     alone: list[dict[str, Value]] = [{name: end} for name, each in plan.ranges.items() for end in each.ends]
     pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
@@ -278,13 +281,13 @@ def _unfit(plan: Plan) -> list[Problem]:
 
 
 def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
-    """The keys of a setting and its current value, None if that is not known. Names of behaviors may contain dots.
+    """Return the keys of a setting and its current value (None if not known). Names of behaviors may contain dots.
 
     Raises:
-        InvalidValueError: there is no such setting, or a search must not set it.
+        InvalidValueError: there is no such setting, or a search cannot vary it.
     """
     if any(name == taken or name.startswith(f"{taken}.") for taken in _TAKEN):
-        raise InvalidValueError(Fault((), "is the same in all trials, or set by the search itself"))
+        raise InvalidValueError(Fault((), "cannot vary: it is the same in all trials, or set by the search itself"))
     path: tuple[str, ...] = ()
     rest, inner = name, settings
     while True:
@@ -293,8 +296,8 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
             raise InvalidValueError(Fault((), f"does not exist: {where} is {shown(inner)}, not a section"))
         key = max((key for key in inner if rest == key or rest.startswith(f"{key}.")), key=len, default=None)
         if key is None:
-            # An option that ML-Agents does not have is not in the mapping at its default. Whether it exists turns out
-            # when the configuration is read.
+            # The mapping does not contain options that ML-Agents lacks if they are at their defaults. Whether the
+            # option exists is checked when the configuration is read.
             if "." in rest or path == ("environment_parameters",):
                 beginnings = itertools.accumulate(rest.split("."), "{}.{}".format)
                 hint = next(filter(None, (closest(beginning, inner) for beginning in beginnings)), "")
@@ -325,14 +328,14 @@ class _Bounds:
 
 
 def _range(entry: PlacedValue, present: object) -> Range:
-    """The range that an entry describes.
+    """Return the range that an entry describes.
 
     Args:
-        entry: of the range.
-        present: the setting's value in the configuration. If it is whole, so is the range.
+        entry: the entry under ``ranges``.
+        present: the setting's value in the configuration. If it is a whole number, so are all values of the range.
 
     Raises:
-        ConfigurationError, InvalidValueError: it is not a valid range.
+        ConfigurationError, InvalidValueError: the entry is not a valid range.
     """
     written = entry.mapping
     if not written:
@@ -344,7 +347,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
             isinstance(each, bool | int | float | str | None) for each in choices
         ):
             raise InvalidValueError(
-                mismatch(("choices",), choices, "a list of two or more numbers, texts, true, false")
+                mismatch(("choices",), choices, "a list of two or more values: numbers, texts, true or false")
             )
         return Range(choices=tuple(choices))
     given = structure(entry, _Bounds)
@@ -356,7 +359,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
 
 
 def _faults_of_range(given: _Bounds, whole: Mapping[str, float]) -> Iterator[Fault]:
-    """What is wrong with a range; the numbers in ``whole`` must be."""
+    """Yield the faults of a range. The numbers in ``whole`` must be whole numbers."""
     yield from (mismatch((key,), number, "a whole number") for key, number in whole.items() if number % 1)
     if given.low >= given.high:
         yield Fault((), f"found low {shown(given.low)} and high {shown(given.high)}, expected low below high")
@@ -370,10 +373,10 @@ def _faults_of_range(given: _Bounds, whole: Mapping[str, float]) -> Iterator[Fau
 
 
 def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
-    """Faults of ``search`` with regard to the rest of the configuration."""
+    """Yield the faults of ``search`` in combination with the rest of the configuration."""
     listed = list(settings.behaviors)
     if search.behavior is None and len(listed) != 1:
-        yield Fault((), f"behavior is missing: expected one of {', '.join(listed) or 'those of the environment'}")
+        yield Fault((), f"behavior is missing: expected one of {', '.join(listed) or 'those in the environment'}")
         return
     name = search.behavior or listed[0]
     behavior = settings.behaviors.get(name, settings.default_settings)
@@ -389,7 +392,7 @@ def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator
 
 
 def _unmeasured(plan: Plan) -> list[Problem]:
-    """The problem of trials that would end without a value of the metric, if there can be any."""
+    """Return a problem if a trial could end before the metric has a value."""
     if plan.search.metric.startswith("Evaluation/"):  # the last model is always evaluated
         return []
     deciding = [name for name, keys in plan.keys.items() if keys[-1] in ("summary_freq", "max_steps")]
@@ -408,7 +411,7 @@ def _needs_editor(settings: RunSettings) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress warnings about a configuration that is read many times."""
+    """Suppress warnings while a configuration is read many times."""
     parent = logging.getLogger(__package__)
     level = parent.level
     parent.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""First settings for an environment, by what its agents see and do."""
+"""Suggests initial settings for an environment, based on the observations and actions of its agents."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trajtrainer.settings.network import ENCODERS
 
 WHICH_ALGORITHM = "docs/explanation/which-algorithm.md"
 BREAK_EVEN_MS = 10.0
-"""Milliseconds per exchange beyond which SAC has a good policy sooner than PPO (see ``WHICH_ALGORITHM``)."""
+"""Time per exchange in milliseconds above which SAC finds a good policy sooner than PPO (see ``WHICH_ALGORITHM``)."""
 
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100
 _FEW_NUMBERS = 50
 _SAC = "sac"
-# For algorithms that keep all steps.
+# For algorithms with a replay buffer, which keeps all steps.
 _FEWEST_STEPS = 100_000
 _FEWEST_EXCHANGES = 5_000
 _LARGEST_BUFFER_BYTES = 1_000_000_000
 _STEPS_OF_EACH_AGENT = 128
 _MOST_BATCHES = 64
-# In descending order of the pictures' size.
+# From the largest to the smallest images.
 _ENCODERS = ("simple", "match3", "fully_connected")
 
 Section = dict[str, Any]
@@ -36,15 +36,15 @@ Section = dict[str, Any]
 
 @dataclass(slots=True)
 class Seen:
-    """What was observed of one behavior, all teams together.
+    """Data collected about one behavior, across all of its teams.
 
     Attributes:
-        name: without team.
+        name: name of the behavior, without team.
         spec: observations and actions.
-        teams: numbers of its teams.
+        teams: numbers of the behavior's teams.
         agents: largest number of agents at the same time.
         group: largest number of agents in a group at the same time; 1 without groups.
-        largest: largest absolute value in its vector observations.
+        largest: largest absolute value in the vector observations.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Seen:
 
     @property
     def numbers(self) -> int:
-        """How many numbers an agent sees, without pictures."""
+        """Number of values that an agent observes, not counting images."""
         sensors = self.spec.observation_specs
         return sum(
             math.prod(sensor.shape) for sensor in sensors if observation_kind(sensor) is not ObservationKind.VISUAL
@@ -64,18 +64,18 @@ class Seen:
 
     @property
     def size(self) -> str:
-        """How much an agent sees and does, as a reason for a ``Choice``."""
+        """Sizes of an agent's observations and actions, as a reason for a ``Choice``."""
         actions = self.spec.action_spec.continuous_size
         return f"{counted(self.numbers, 'number')}, {counted(actions, 'continuous action')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An exchange with the environment: from sending actions to having the next steps.
+    """An exchange with the environment, from sending actions to receiving the next steps.
 
     Attributes:
-        ms: what one takes, with all players at work; 0 if none was seen.
-        players: that compute at the same time; 0 for an environment in the trainer's process.
+        ms: duration of an exchange in milliseconds, with all players running; 0 if it was not measured.
+        players: number of players that run in parallel; 0 for an environment in the trainer's process.
     """
 
     ms: float = 0.0
@@ -83,12 +83,12 @@ class Exchange:
 
     @property
     def every_ms(self) -> float:
-        """Milliseconds between two exchanges, all players together."""
+        """Mean time between exchanges in milliseconds, over all players."""
         return self.ms / max(1, self.players)
 
     @property
     def is_slow(self) -> bool:
-        """Whether algorithms with a replay have a good policy sooner than PPO."""
+        """True if algorithms with a replay buffer find a good policy sooner than PPO."""
         return self.every_ms > BREAK_EVEN_MS
 
     def __str__(self) -> str:
@@ -110,16 +110,16 @@ class Choice(NamedTuple):
 
 
 NO_MEMORY = Choice(
-    None, "try it where agents must remember what they no longer see: {sequence_length: 64, memory_size: 128}"
+    None, "try it if agents must remember what they no longer see: {sequence_length: 64, memory_size: 128}"
 )
-"""Of ``network_settings``."""
+"""The choice for ``memory`` in ``network_settings``."""
 
 
 def suggest(behaviors: Sequence[Seen], exchange: Exchange) -> dict[str, Section]:
     """Suggest the section ``behaviors``: name -> settings.
 
     Raises:
-        UnsupportedError: no encoder takes one of the sensors.
+        UnsupportedError: no encoder supports one of the sensors.
     """
     teams = set().union(*(seen.teams for seen in behaviors)) if behaviors else set()
     playing_teams = len(teams) if len(teams) > 1 else 0
@@ -158,10 +158,10 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
             "initial_elo": Choice(1200.0),
         }
     section |= {
-        "max_steps": Choice(max_steps, f"{why}; raise it if the reward still rises in the end"),
+        "max_steps": Choice(max_steps, f"{why}; raise it if the reward is still rising at the end"),
         "time_horizon": horizon,
-        "summary_freq": Choice(max_steps // 50, "50 points in all"),
-        "checkpoint_interval": Choice(max_steps // 10, "10 in all"),
+        "summary_freq": Choice(max_steps // 50, "50 points in total"),
+        "checkpoint_interval": Choice(max_steps // 10, "10 in total"),
         "keep_checkpoints": Choice(5),
     }
     return section
@@ -170,7 +170,7 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
 def _learner(
     seen: Seen, kinds: Collection[ObservationKind], exchange: Exchange, *, playing_teams: int
 ) -> tuple[Choice, Section]:
-    """The trainer type, and why, with its hyperparameters and networks."""
+    """Choose the trainer type, with the reason, its hyperparameters and its network settings."""
     on_policy = {
         "hyperparameters": _hyperparameters(
             seen, pictures=ObservationKind.VISUAL in kinds, self_play=bool(playing_teams)
@@ -179,7 +179,7 @@ def _learner(
     }
     if seen.group > 1:
         return Choice("poca", f"groups of {seen.group} agents share a reward"), on_policy
-    alone = "agents earn their rewards alone"
+    alone = "agents are rewarded individually"
     if not exchange.is_slow or playing_teams:
         return Choice("ppo", f"{alone}, and {exchange}" if exchange.ms else alone), on_policy
     if not seen.spec.action_spec.continuous_size or ObservationKind.VARIABLE_LENGTH in kinds:
@@ -190,7 +190,7 @@ def _learner(
 
 
 def _off_policy(seen: Seen, kinds: Collection[ObservationKind]) -> tuple[str, Section]:
-    """The first algorithm that suggests itself for this behavior, otherwise SAC."""
+    """Choose the first algorithm whose ``first_settings`` support this behavior, otherwise SAC."""
     for name in ALGORITHMS:
         row = ALGORITHMS.get(name)
         suggested = None if row is None or row.first_settings is None else resolve(row.first_settings)(seen)
@@ -200,8 +200,9 @@ def _off_policy(seen: Seen, kinds: Collection[ObservationKind]) -> tuple[str, Se
 
 
 def replay(seen: Seen, batch_size: int) -> Section:
-    """The hyperparameters that algorithms with a replay have in common."""
-    # A picture is kept as bytes, once as a step's and once as its successor's.
+    """Suggest the hyperparameters that algorithms with a replay buffer have in common."""
+    # Each image is stored as bytes twice: as the observation of its step, and as the next observation of the step
+    # before.
     step_bytes = 2 * (sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs) - seen.numbers)
     buffer = min(_FEWEST_STEPS, _LARGEST_BUFFER_BYTES // max(1, step_bytes))
     return {
@@ -213,7 +214,7 @@ def replay(seen: Seen, batch_size: int) -> Section:
 
 
 def _of_sac(seen: Seen, kinds: Collection[ObservationKind]) -> Section:
-    """Settings like config/quick/3DBallHard-slow.yaml and VisualBall-slow.yaml."""
+    """Suggest settings for SAC like those in config/quick/3DBallHard-slow.yaml and VisualBall-slow.yaml."""
     rate = Choice(6e-4, "pictures") if ObservationKind.VISUAL in kinds else Choice(1e-3)
     hyperparameters = replay(seen, 64) | {"learning_rate": rate, "init_entcoef": Choice(0.1), "tau": Choice(0.01)}
     network = _network(seen, kinds)

@@ -1,4 +1,4 @@
-"""``symmetry``: what an agent's observations and actions become in a mirror."""
+"""``symmetry``: how an agent's observations and actions change in a mirror image of the task."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from attrs import field, frozen
 from trajtrainer.settings.checks import Fault, mismatch, raise_faults, satisfies
 from trajtrainer.settings.network import NetworkSettings
 
-_EXCHANGE = "the numbers from 0 on, each once, that exchange places in pairs or keep their own"
+_EXCHANGE = "each index from 0 on exactly once, swapped in pairs or left in place"
 
 
 def _exchanges(places: Sequence[int]) -> bool:
-    """Whether this is a permutation that is its own inverse."""
+    """Return whether this is a permutation that is its own inverse."""
     return sorted(places) == list(range(len(places))) and all(places[place] == i for i, place in enumerate(places))
 
 
 @frozen
 class MirrorSettings:
-    """Some numbers in the mirror: number i becomes ``signs[i]`` times number ``indices[i]``.
+    """The mirror image of a vector: element i becomes ``signs[i]`` times element ``indices[i]``.
 
     Attributes:
-        indices: for each place, the number that comes there, counted from 0. Left out: all keep their places.
-        signs: 1 or -1 for each number. Left out: 1 for all.
+        indices: for each position, the index (from 0) of the element that moves there. By default, all elements stay in
+            place.
+        signs: 1 or -1 for each element. By default, all signs are 1.
     """
 
     indices: list[int] = field(factory=list, validator=satisfies(_exchanges, _EXCHANGE))
@@ -36,7 +37,7 @@ class MirrorSettings:
 
     @property
     def size(self) -> int:
-        """Number of numbers; 0 if neither ``indices`` nor ``signs`` is given."""
+        """Number of elements; 0 if neither ``indices`` nor ``signs`` is given."""
         return len(self.indices) or len(self.signs)
 
     def _faults(self) -> Iterator[Fault]:
@@ -46,22 +47,22 @@ class MirrorSettings:
             expected = f"as many as indices ({len(self.indices)})"
             yield mismatch(("signs",), self.signs, expected)
         elif any(self.signs[place] != sign for place, sign in zip(self.indices, self.signs, strict=True)):
-            yield mismatch(("signs",), self.signs, "the same sign for two numbers that exchange places")
+            yield mismatch(("signs",), self.signs, "the same sign for two elements that swap places")
 
 
 @frozen
 class SymmetrySettings:
-    """A mirror under which the task stays the same. Each step is also learned from as its mirror image.
+    """A mirror symmetry of the task, which lets the algorithm learn from the mirror image of each step as well.
 
-    Anything that is not listed is the same in the mirror.
+    Anything that is not listed is unchanged by mirroring.
 
     Attributes:
-        observations: vector sensors, by name or by number from 0.
-        continuous_actions: the continuous actions.
-        discrete_actions: for each branch, the mirror images of its actions: ``[[0, 2, 1]]`` exchanges right and left if
-            these are actions 1 and 2 of the only branch.
-        branches: for each branch, the one that takes its place, if branches change places: ``[1, 0]`` exchanges two
-            branches of the same size, such as those of a right and a left arm.
+        observations: mirror image of each vector sensor, by the sensor's name or index (from 0).
+        continuous_actions: mirror image of the continuous actions.
+        discrete_actions: for each branch, the mirror images of its actions. ``[[0, 2, 1]]`` swaps left and right if
+            they are actions 1 and 2 of the only branch.
+        branches: for each branch, the index of the branch that takes its place. ``[1, 0]`` swaps two branches of the
+            same size, such as those of a left and a right arm. By default, branches stay in place.
     """
 
     observations: dict[str, MirrorSettings] = field(factory=dict)
@@ -83,16 +84,16 @@ class SymmetrySettings:
         for branch, (becomes, source) in enumerate(zip(actions, branches, strict=True)):
             places = list(range(len(becomes)))
             if sorted(becomes) != places or sorted(actions[source]) != places:
-                same = "" if source == branch else f", as branch {source} has them"
-                expected = f"the numbers of its actions from 0 on, each once{same}"
+                same = "" if source == branch else f", as in branch {source}"
+                expected = f"each action of the branch, numbered from 0, exactly once{same}"
                 yield mismatch(("discrete_actions", str(branch)), becomes, expected)
             elif [becomes[action] for action in actions[source]] != places:
-                expected = "numbers that lead back to the same actions when they are mirrored twice"
+                expected = "numbers that give back the same actions when mirrored twice"
                 yield mismatch(("discrete_actions", str(branch)), becomes, expected)
 
 
 def faults_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
-    """``symmetry`` in ``hyperparameters`` is impossible for a policy with a memory."""
+    """Yield a fault if ``hyperparameters.symmetry`` is combined with a memory, which has no mirror image."""
     if symmetry is not None and network.memory is not None:
         expected = "none with network_settings.memory, as the content of a memory has no mirror image"
         yield mismatch(("hyperparameters", "symmetry"), {"symmetry": ...}, expected)

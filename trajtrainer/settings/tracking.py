@@ -1,4 +1,4 @@
-"""``tracking``: services that follow a run besides TensorBoard. Not in ML-Agents."""
+"""``tracking``: experiment trackers that record a run in addition to TensorBoard. Not in ML-Agents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _a_name = satisfies(bool, "a name")
 
 
 class WandbMode(enum.Enum):
-    """When Weights & Biases gets the data."""
+    """When data is sent to Weights & Biases."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -23,11 +23,12 @@ class WandbSettings:
     """``tracking.wandb``: Weights & Biases.
 
     Attributes:
-        project: project in which the run is listed.
-        entity: user or team; left out: the user who is logged in.
-        group: runs that belong together.
-        tags: labels of the run.
-        mode: ``offline`` keeps everything in the run's folder, for ``wandb sync``.
+        project: project that the run is added to.
+        entity: user or team that owns the run. Defaults to the user who is logged in.
+        group: group of runs that the run is part of, for example all seeds of an experiment.
+        tags: tags of the run.
+        mode: ``online`` sends data during the run; ``offline`` writes it to the run's folder, to be uploaded with
+            ``wandb sync``.
     """
 
     project: str = field(default="trajtrainer", validator=_a_name)
@@ -42,10 +43,10 @@ class MlflowSettings:
     """``tracking.mlflow``: MLflow.
 
     Attributes:
-        tracking_uri: a server, or a file such as ``sqlite:///mlflow.db``; left out, that of MLFLOW_TRACKING_URI, or
-            ``mlflow.db`` in the results folder.
-        experiment: experiment in which the run is listed.
-        tags: labels of the run.
+        tracking_uri: URI of a tracking server, or of a file such as ``sqlite:///mlflow.db``. Defaults to the
+            environment variable ``MLFLOW_TRACKING_URI``, or to ``mlflow.db`` in the results folder if that is not set.
+        experiment: experiment that the run is added to.
+        tags: tags of the run.
     """
 
     tracking_uri: str | None = None
@@ -55,12 +56,11 @@ class MlflowSettings:
 
 @frozen
 class TrackioSettings:
-    """``tracking.trackio``: Trackio, which keeps everything on this machine.
+    """``tracking.trackio``: Trackio, which stores data on this machine by default.
 
     Attributes:
-        project: project in which the run is listed.
-        space_id: a Space of the Hugging Face hub that shows the run to other people; left out, nothing leaves this
-            machine.
+        project: project that the run is added to.
+        space_id: Hugging Face Space on which to publish the run. Without it, no data leaves this machine.
     """
 
     project: str = field(default="trajtrainer", validator=_a_name)
@@ -69,12 +69,12 @@ class TrackioSettings:
 
 @frozen
 class TrackingSettings:
-    """``tracking``: the services that follow a run, each if it is there.
+    """``tracking``: experiment trackers that record a run. Each one is used only if its section is present.
 
     Attributes:
-        wandb: Weights & Biases.
-        mlflow: MLflow.
-        trackio: Trackio.
+        wandb: record the run with Weights & Biases.
+        mlflow: record the run with MLflow.
+        trackio: record the run with Trackio.
     """
 
     wandb: WandbSettings | None = field(default=None, metadata=OURS)

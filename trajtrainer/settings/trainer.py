@@ -30,16 +30,18 @@ from trajtrainer.settings.presets import PRESETS, covered
 
 @frozen(kw_only=True)
 class BehavioralCloningSettings:
-    """``behavioral_cloning``: imitation in addition to the training.
+    """``behavioral_cloning``: imitation of recordings in addition to reinforcement learning.
 
     Attributes:
-        demo_path: a ``.demo`` file, or a folder of some.
-        steps: the strength decreases to 0 until this step; 0 keeps it for the whole run.
-        strength: factor of the trainer's learning rate, 0.1 to 1. Lower it if the recordings are only meant to help,
-            and the policy should become better than they are.
-        samples_per_update: recorded steps of each epoch; 0 uses all. Use fewer if there are many recordings.
-        num_epoch: epochs of each update. Left out: those of the trainer.
-        batch_size: recorded steps of each gradient step. Left out: as many as the trainer uses.
+        demo_path: a ``.demo`` file, or a folder of ``.demo`` files.
+        steps: step at which imitation ends; its learning rate decreases linearly to 0 until then. 0 keeps imitating at
+            a constant rate for the whole run.
+        strength: learning rate of imitation as a fraction of the trainer's, typically 0.1 to 1. Lower it if the
+            recordings should only guide exploration and the policy is meant to surpass them.
+        samples_per_update: recorded steps used in each epoch; 0 uses all of them. Limit it if there are many
+            recordings.
+        num_epoch: passes over the recorded steps in each update. Defaults to 3.
+        batch_size: recorded steps in each gradient step. Defaults to the trainer's ``batch_size``.
     """
 
     demo_path: str
@@ -52,22 +54,22 @@ class BehavioralCloningSettings:
 
 @frozen
 class SelfPlaySettings:
-    """``self_play``: the teams' opponents are earlier versions of themselves.
+    """``self_play``: training against earlier versions of the policy.
 
     Attributes:
-        save_steps: steps between two snapshots. With more, opponents differ more from each other, and learning is
-            slower and steadier.
-        team_change: steps after which another team learns. Left out: five times ``save_steps``.
-        swap_steps: steps of the opponents after which they play as another snapshot. With unequal teams, scale it with
-            their sizes.
-        window: number of snapshots to keep as opponents, 5 to 30. With more, the policy is less likely to forget how to
-            beat old ones.
-        play_against_latest_model_ratio: how often the opponent is the current policy, 0 to 1. A higher value follows
-            the current strength, a lower one is steadier.
-        initial_elo: rating at the start.
-        prioritized: prefer opponents that are not beaten yet. Not in ML-Agents.
-        opponents: runs, checkpoints and ``.onnx`` files that play in addition to the snapshots. Not in ML-Agents.
-        elo_per_match: rate a group once instead of each of its agents. Not in ML-Agents.
+        save_steps: steps between snapshots of the policy. With larger values, opponents differ more from each other,
+            and learning is slower but more stable.
+        team_change: steps after which another team starts to learn. Defaults to five times ``save_steps``.
+        swap_steps: steps that the opponents take before they switch to another snapshot. With teams of different sizes,
+            scale it by the ratio of the sizes.
+        window: number of snapshots to keep as opponents, typically 5 to 30. With a larger window, the policy is less
+            likely to forget how to beat old opponents.
+        play_against_latest_model_ratio: probability that the opponent is the current policy rather than a snapshot, 0
+            to 1. Higher values match the current skill more closely; lower values make training more stable.
+        initial_elo: Elo rating at the start of training.
+        prioritized: sample opponents that the policy does not beat yet more often. Not in ML-Agents.
+        opponents: runs, checkpoints and ``.onnx`` files to play against in addition to the snapshots. Not in ML-Agents.
+        elo_per_match: update the rating once per match instead of once for each agent of a group. Not in ML-Agents.
     """
 
     save_steps: int = field(default=20000, validator=count)
@@ -91,34 +93,35 @@ class TrainerSettings:
     """Settings of one behavior.
 
     Attributes:
-        trainer_type: the algorithm. ``ppo`` is steady and fast. ``sac`` needs fewer steps but more time for each, so it
-            suits slow environments. ``poca`` is for groups that share a reward. Others are for special purposes, and
-            installed packages may provide more.
-        hyperparameters: options of the algorithm.
-        checkpoint_interval: steps between two checkpoints, which is how much a kill may cost.
-        network_settings: shape of the policy and of its critic.
-        reward_signals: the rewards to learn from; several add up.
-        init_path: a checkpoint (``.pt``) whose weights this behavior starts with, at step 0. A bare file name is
-            searched for in the run of ``initialize_from``.
-        keep_checkpoints: number of numbered checkpoints to keep; 0 and -1 keep all.
-        even_checkpoints: spread ``keep_checkpoints`` checkpoints evenly over ``max_steps``; ``checkpoint_interval`` is
-            then ignored.
-        max_steps: the run ends when the behavior has received more steps than this. 5e5 to 1e7, more for more
-            complicated tasks.
-        time_horizon: longest trajectory; the critic estimates what comes after it. 32 to 2,048: with rare rewards, long
-            enough for everything that matters in an episode; with frequent rewards, shorter is quicker and steadier.
-        summary_freq: steps between two lines on the console and points in TensorBoard.
-        threaded: learn in a separate thread while the environment continues. For slow environments and more than two
-            cores; runs then no longer repeat bit for bit.
-        self_play: play against earlier versions of itself, in games with two or more teams.
-        behavioral_cloning: imitate recordings in addition to the training.
-        evaluation: play episodes in another environment while training; see Evaluation. Not in ML-Agents.
-        preset: name of default settings for everything that is not given here: ``baselines`` has those of
-            Stable-Baselines3. ``trajtrainer config --presets`` prints them. Not in ML-Agents.
+        trainer_type: the algorithm. ``ppo`` is stable and fast. ``sac`` needs fewer environment steps but more compute
+            per step, so it suits slow environments. ``poca`` is for groups of agents that share a reward. Other
+            algorithms serve special purposes, and installed packages may add more.
+        hyperparameters: hyperparameters of the algorithm.
+        checkpoint_interval: steps between checkpoints. If the run is killed, the progress since the last checkpoint is
+            lost.
+        network_settings: architecture of the policy and its critic.
+        reward_signals: rewards to learn from. If there are several, they are added up.
+        init_path: checkpoint (``.pt``) whose weights this behavior starts with, at step 0. A bare file name is looked
+            up in the run given by ``initialize_from``.
+        keep_checkpoints: number of numbered checkpoints to keep; 0 and -1 keep all of them.
+        even_checkpoints: spread ``keep_checkpoints`` checkpoints evenly over ``max_steps`` and ignore
+            ``checkpoint_interval``.
+        max_steps: number of agent steps after which training ends. Typically 5e5 to 1e7; use more for complex tasks.
+        time_horizon: maximum length of a trajectory, in steps; the critic estimates the return beyond it. Typically 32
+            to 2,048. With sparse rewards, make it long enough to cover the important part of an episode; with frequent
+            rewards, shorter trajectories learn faster and more stably.
+        summary_freq: steps between summaries: lines on the console and points in TensorBoard.
+        threaded: learn in a separate thread while the environment keeps running. Use it with slow environments and more
+            than two cores. Runs are then no longer reproducible bit for bit.
+        self_play: train against earlier versions of the policy, in games with two or more teams.
+        behavioral_cloning: imitate recordings in addition to reinforcement learning.
+        evaluation: evaluate the policy in a separate environment during training; see Evaluation. Not in ML-Agents.
+        preset: named set of defaults for all settings that are not given here. ``baselines`` uses the defaults of
+            Stable-Baselines3. ``trajtrainer config --presets`` prints all presets. Not in ML-Agents.
         stop: conditions that end the training of this behavior before ``max_steps``. Not in ML-Agents.
         keep_best: number of best models to keep; 0 keeps none. Not in ML-Agents.
-        dataset: recorded steps: a ``.demo`` or ``.npz`` file, a folder of ``.demo`` files, or a list of these; for
-            algorithms that learn from nothing else. Not in ML-Agents.
+        dataset: recorded steps for algorithms that learn only from recordings: a ``.demo`` or ``.npz`` file, a folder
+            of ``.demo`` files, or a list of these. Not in ML-Agents.
     """
 
     trainer_type: str = field(default="ppo", validator=registered(ALGORITHMS))
@@ -129,7 +132,6 @@ class TrainerSettings:
         factory=lambda: {"extrinsic": RewardSignalSettings()}, validator=satisfies(bool, "at least one reward signal")
     )
     init_path: str | None = None
-    # 0 and -1 keep all of them.
     keep_checkpoints: int = field(default=5, validator=unlimited_count)
     even_checkpoints: bool = False
     max_steps: int = field(default=500000, validator=count)
@@ -146,18 +148,18 @@ class TrainerSettings:
 
     @property
     def is_offline(self) -> bool:
-        """Whether it learns from its data set, without an environment."""
+        """True if the behavior learns from its data set, without an environment."""
         return ALGORITHMS[self.trainer_type].offline
 
     @property
     def buffer_size(self) -> int:
-        """Size of the algorithm's buffer in steps; that of a batch if it has no buffer."""
+        """Size of the algorithm's buffer in steps; ``batch_size`` if it has no buffer."""
         size: int = getattr(self.hyperparameters, "buffer_size", self.hyperparameters.batch_size)
         return size
 
     @property
     def acts_evenly_first(self) -> bool:
-        """Whether actions are drawn uniformly until the policy has begun to learn."""
+        """True if actions are drawn uniformly until the policy starts to learn."""
         return bool(getattr(self.hyperparameters, "learning_starts", 0))
 
     def __attrs_post_init__(self) -> None:
@@ -184,7 +186,7 @@ class TrainerSettings:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"
             yield mismatch(("network_settings", "memory", "sequence_length"), memory.sequence_length, expected)
         if self.even_checkpoints and self.keep_checkpoints < 1:
-            expected = "at least 1, as even_checkpoints spreads that many over the run"
+            expected = "at least 1, the number of checkpoints that even_checkpoints spreads over the run"
             yield mismatch(("keep_checkpoints",), self.keep_checkpoints, expected)
         for name, settings in self.reward_signals.items():
             cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
@@ -192,11 +194,11 @@ class TrainerSettings:
                 yield mismatch(("reward_signals", name), settings, f"a {cls.__name__}")
             hidden = settings.network_settings.critic_only
             if hidden:
-                expected = "none here: reward signals see what the policy sees, by the behavior's network_settings"
+                expected = "none here: reward signals see what the policy sees (network_settings of the behavior)"
                 yield mismatch(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
             bonus = getattr(settings, "episodic_bonus", None)
             if bonus is not None and ALGORITHMS[self.trainer_type].replays:
-                replay = f"trainer_type {self.trainer_type}, whose replay does not keep the course of episodes"
+                replay = f"trainer_type {self.trainer_type}, whose replay buffer does not keep episodes together"
                 expected = f"nothing (null) with {replay}"
                 yield mismatch(("reward_signals", name, "episodic_bonus"), bonus, expected)
         yield from self.hyperparameters.faults_of_rewards(self.reward_signals)
@@ -209,7 +211,7 @@ class TrainerSettings:
             yield mismatch(("dataset",), self.dataset, expected)
 
     def _preset_fault(self, name: str) -> Fault:
-        """Why the preset was not expanded when the settings were read."""
+        """Explain why the preset was not expanded when the settings were read."""
         if name not in PRESETS:
             return mismatch(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
         known = ", ".join(covered(name))
@@ -217,7 +219,7 @@ class TrainerSettings:
         return mismatch(("preset",), name, expected)
 
     def _offline_faults(self) -> Iterator[Fault]:
-        """Settings that make no sense without an environment."""
+        """Yield faults for settings that make no sense without an environment."""
         kind = f"as trainer_type {self.trainer_type} learns from a data set"
         if not self.dataset:
             expected = "a .demo or .npz file or a folder of .demo files to learn from, or a list of these"
@@ -227,5 +229,5 @@ class TrainerSettings:
                 yield mismatch((name,), {name: ...}, f"none, {kind}")
         for name in self.reward_signals:
             if name != "extrinsic":
-                expected = f"no reward signal but extrinsic, {kind}, in which nothing else was recorded"
+                expected = f"no reward signal but extrinsic, {kind}, which contains no other rewards"
                 yield mismatch(("reward_signals", name), {name: ...}, expected)

@@ -1,4 +1,4 @@
-"""What a configuration asks for and its run can never measure. ML-Agents trains such files, so these are warnings."""
+"""Settings that depend on a measurement that the run never makes. ML-Agents accepts them, so they are only warnings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 def summary_fault(path: tuple[str, ...], behavior: TrainerSettings, consequence: str) -> Iterator[Fault]:
-    """The fault of a behavior, at ``path``, that ends before its first summary."""
+    """Yield a fault if the behavior at ``path`` ends before its first summary."""
     if behavior.summary_freq > behavior.max_steps:
         expected = f"at most max_steps ({behavior.max_steps}): the run ends before its first summary, so {consequence}"
         yield mismatch((*path, "summary_freq"), behavior.summary_freq, expected)
 
 
 def unmeasured(settings: RunSettings) -> Iterator[Fault]:
-    """Everything in a configuration that waits for a measure that will never be there."""
+    """Yield a fault for each setting that waits for a measurement that the run never makes."""
     trained: dict[tuple[str, ...], TrainerSettings]
     trained = {("behaviors", name): behavior for name, behavior in settings.behaviors.items()}
     if not trained and settings.default_settings is not None:
@@ -49,7 +49,7 @@ def unmeasured(settings: RunSettings) -> Iterator[Fault]:
 
 
 def _endless(criteria: CompletionCriteria, settings: RunSettings) -> str | None:
-    """Why a lesson never ends."""
+    """Return the reason why a lesson never ends; None if it can end."""
     behavior = settings.behaviors.get(criteria.behavior, settings.default_settings)
     if behavior is None:
         listed = ", ".join(settings.behaviors) or "none"
@@ -62,6 +62,6 @@ def _endless(criteria: CompletionCriteria, settings: RunSettings) -> str | None:
 
 
 def warn_of_unmeasured(settings: RunSettings) -> None:
-    """Log a warning for each of them."""
+    """Log a warning for each fault that ``unmeasured`` finds."""
     for fault in unmeasured(settings):
         logger.warning("%s.", fault)

@@ -1,4 +1,4 @@
-"""The runs that a report or picture shows, and which of them differ only in their seed."""
+"""Loads the runs for a report or plot, and groups those that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from trajtrainer.policies.folder.series import Series, event_files, read_scalars
 
 logger = logging.getLogger(__name__)
 
-# What may differ between runs of one group: where they are and how they were started, not what was learned.
+# Settings that may differ between runs of the same group. They say where a run is and how it was started, and do not
+# affect what is learned, except for the seed.
 OF_A_RUN = {
     "checkpoint_settings.run_id",
     "checkpoint_settings.results_dir",
@@ -34,15 +35,15 @@ OF_A_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """What a report shows of a run, read once.
+    """The data of a run that a report shows.
 
     Attributes:
-        name: its run id.
-        path: its folder.
-        settings: flat: "behaviors.Ball.max_steps" -> value; empty without ``configuration.yaml``.
+        name: the run id.
+        path: the run's folder.
+        settings: flat settings, such as "behaviors.Ball.max_steps" -> value; empty without ``configuration.yaml``.
         behaviors: name -> tag -> series.
-        sections: of ``training_status.json``, name of a behavior or parameter -> its entries; empty without one.
-        timers: ``timers.json``; empty without one.
+        sections: name of a behavior or parameter -> its entries in ``training_status.json``; empty without that file.
+        timers: content of ``timers.json``; empty without that file.
     """
 
     name: str
@@ -54,7 +55,7 @@ class ReportedRun:
 
     @property
     def seed(self) -> object:
-        """None if the settings do not say."""
+        """The run's seed, or None if the settings do not have it."""
         return self.settings.get("env_settings.seed")
 
 
@@ -63,8 +64,8 @@ class Group:
     """Runs that differ only in their seed.
 
     Attributes:
-        name: what their run ids have in common, or the run id of the only one.
-        runs: in the order given.
+        name: the common prefix of the run ids, or the run id if there is only one run.
+        runs: the runs, in the order in which the user gave them.
     """
 
     name: str
@@ -72,24 +73,24 @@ class Group:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that they share, flat."""
+        """The settings that all runs of the group share, flat."""
         return {key: value for key, value in self.runs[0].settings.items() if key not in OF_A_RUN}
 
     def series(self, behavior: str, tag: str) -> list[Series]:
-        """A statistic of each run that has it."""
+        """Return the series of a statistic, for each run that has it."""
         found = (run.behaviors.get(behavior, {}).get(tag) for run in self.runs)
         return [series for series in found if series is not None]
 
 
 def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
-    """Load the runs of these names, each once. One that cannot be read is left out with a warning.
+    """Load the runs with these names, without duplicates. Leave out runs that cannot be read, with a warning.
 
     Args:
         words: run ids, or folders of runs or of one of their behaviors.
         results: the folder that contains the runs.
 
     Raises:
-        RunFolderError: a run does not exist, or none can be read. The message names all of them.
+        RunFolderError: a run does not exist, or none of them can be read. The message lists all problems.
     """
     missing: list[str] = []
     problems: list[str] = []
@@ -115,7 +116,7 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
 
 def _load(path: Path) -> ReportedRun:
     names: list[str] | None = None
-    if event_files(ContainedFolder(path), ()):  # the folder of one behavior
+    if event_files(ContainedFolder(path), ()):  # the path is the folder of one behavior
         names, path = [path.resolve().name], path.resolve().parent
     saved = SavedRun(ContainedFolder(path))
     names = saved.behavior_folders() if names is None else names
@@ -138,7 +139,7 @@ def _load(path: Path) -> ReportedRun:
 
 
 def group_runs(runs: Sequence[ReportedRun]) -> list[Group]:
-    """Group the runs that differ only in their seed, in the order of the first of each."""
+    """Group the runs that differ only in their seed. Groups are in the order of their first runs."""
     found = same_but_for_the_seed([(run.name, run.settings, run.behaviors) for run in runs])
     return [Group(name, [runs[number] for number in numbers]) for name, numbers in found]
 
@@ -146,15 +147,15 @@ def group_runs(runs: Sequence[ReportedRun]) -> list[Group]:
 def same_but_for_the_seed(
     runs: Sequence[tuple[str, Mapping[str, Any], Iterable[str]]],
 ) -> list[tuple[str, list[int]]]:
-    """The name of each group, and the positions of its runs; in the order of the first run of each group.
+    """Return the name of each group and the indices of its runs. Groups are in the order of their first runs.
 
     Args:
-        runs: run id, flat settings and behaviors of each.
+        runs: run id, flat settings and behaviors of each run.
     """
     groups: dict[str, list[int]] = {}
     for number, (_, settings, behaviors) in enumerate(runs):
         shared = {key: value for key, value in settings.items() if key not in OF_A_RUN}
-        # What a run without settings has in common with others is unknown, so it is a group of its own.
+        # A run without settings cannot be compared with others, so it gets its own group.
         key = json.dumps([shared, sorted(behaviors)], sort_keys=True, default=str) if shared else f"run {number}"
         groups.setdefault(key, []).append(number)
     ids = [[runs[number][0] for number in numbers] for numbers in groups.values()]

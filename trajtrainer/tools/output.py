@@ -1,4 +1,4 @@
-"""Files that a command writes where the user says."""
+"""Checks on output files that the user chooses."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ def check_target(output: Path, *, overwrite: bool) -> None:
     """Check that a file may be written.
 
     Raises:
-        SettingsError: it exists already, or its folder does not.
+        SettingsError: the file already exists, or its folder does not.
     """
     if output.is_dir() or not output.parent.is_dir():
         found = "is a folder" if output.is_dir() else f"is in the folder {output.parent}, which does not exist"

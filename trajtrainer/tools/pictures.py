@@ -1,4 +1,4 @@
-"""Plots by matplotlib (the extra ``plot``), as files."""
+"""Plots curves of runs to files with matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.tools.groups import Group
 from trajtrainer.tools.spread import aggregate
 
-_WIDTH, _HEIGHT = 7.0, 3.6  # inches of one chart
+_WIDTH, _HEIGHT = 7.0, 3.6  # size of one chart in inches
 _DPI = 150
 _MAX_STEPS = 1000
-# Okabe and Ito's colors, which color-blind readers can tell apart, the darker ones first.
+# The palette of Okabe and Ito, which color-blind readers can distinguish. Darker colors come first.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 
 
 def check_picture(path: Path, option: str) -> None:
-    """Check that matplotlib can make a picture of this name, which ``option`` gave.
+    """Check that matplotlib can write an image with this file name, which was given with ``option``.
 
     Raises:
-        SettingsError: it cannot, or it is not installed.
+        SettingsError: the suffix is not supported, or matplotlib is not installed.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
@@ -33,16 +33,16 @@ def check_picture(path: Path, option: str) -> None:
         ) from error
     kinds = FigureCanvasBase.filetypes
     if path.suffix[1:] not in kinds:
-        raise SettingsError(f"{option} {path}: the name of a picture must end in .{', .'.join(sorted(kinds))}.")
+        raise SettingsError(f"{option} {path}: the name of an image file must end in .{', .'.join(sorted(kinds))}.")
 
 
 def plot(groups: Sequence[Group], charts: Sequence[tuple[str, str]], path: Path) -> None:
     """Plot one chart per behavior and tag, stacked vertically, with a line for each group.
 
     Args:
-        groups: of runs.
-        charts: (behavior, tag), each of which some group has.
-        path: the file; its suffix sets the format.
+        groups: the groups of runs.
+        charts: (behavior, tag) of each chart. At least one group has data for it.
+        path: path of the file; its suffix determines the format.
 
     Raises:
         OSError: the file cannot be written.

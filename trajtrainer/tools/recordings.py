@@ -1,4 +1,4 @@
-"""Reads, writes and summarizes recordings; the name of a file decides its format."""
+"""Reads, writes and summarizes recordings. The name of a file determines its format."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,13 +22,13 @@ def find_sources(
 
     Args:
         words: ``.demo`` files and folders of them, ``.npz`` files of trajectories or of a saved replay (next to the
-            checkpoint of its run), ``minari:`` followed by a data set's id or folder, and files of formats that plugins
+            checkpoint of its run), ``minari:`` followed by a data set's id or folder, and files in formats that plugins
             add.
-        raw_image_order: of raw images in ``.demo`` files; see ``open_demo``.
-        actions: what the numbers of an action are, for formats that do not record it.
+        raw_image_order: order of raw images in ``.demo`` files; see ``open_demo``.
+        actions: the kinds of the numbers in an action, for formats that do not record them.
 
     Raises:
-        DemonstrationError: one is missing, damaged or of another kind.
+        DemonstrationError: a recording is missing, damaged or of an unknown kind.
         CheckpointError: the checkpoint next to a replay cannot be read.
     """
     options = ReadOptions(raw_image_order, actions)
@@ -36,10 +36,10 @@ def find_sources(
 
 
 def check_target(path: Path) -> None:
-    """Check that a recording can be written there.
+    """Check that a recording can be written to ``path``.
 
     Raises:
-        DemonstrationError: its name has no known suffix, or its folder does not exist.
+        DemonstrationError: the name has no known suffix, the path is a folder, or its folder does not exist.
     """
     writer_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -47,10 +47,10 @@ def check_target(path: Path) -> None:
 
 
 def write(path: Path, source: DemonstrationSource) -> None:
-    """Write a recording in the format of its suffix. After an error, what was there before stays.
+    """Write a recording in the format of its suffix. After an error, an existing file is unchanged.
 
     Raises:
-        DemonstrationError: a trajectory cannot be read, there is none, or the file could not be written.
+        DemonstrationError: a trajectory cannot be read, there are no trajectories, or the file could not be written.
     """
     check_target(path)
     writer = resolve(writer_of(path))
@@ -61,7 +61,7 @@ def write(path: Path, source: DemonstrationSource) -> None:
 
 
 def format_summary(summary: Summary) -> Iterator[str]:
-    """The lines about a recording."""
+    """Yield the lines that describe a recording."""
     yield f"{summary.path}"
     behavior, steps = summary.behavior or "without a name", counted(summary.steps, "step")
     yield f"  behavior {behavior}: {episodes_in_words(summary)}, {steps}"
@@ -84,7 +84,7 @@ def format_summary(summary: Summary) -> Iterator[str]:
 
 
 def episodes_in_words(summary: Summary) -> str:
-    """How many episodes a recording has, and which of them did not end by themselves."""
+    """Return the number of episodes as text, including how many were interrupted or are unfinished."""
     text = counted(summary.episodes, "episode")
     if summary.interrupted:
         text += f" ({summary.interrupted} of them ended by the step limit)"

@@ -1,6 +1,6 @@
-"""A statistic over several seeds: interquartile mean and bootstrap interval (Agarwal et al. 2021).
+"""Aggregates a statistic over several seeds: interquartile mean and bootstrap interval (Agarwal et al. 2021).
 
-Shape legend: S seeds, G steps of the grid, R resamples.
+Shape legend: S seeds, G grid points (steps), L levels.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ LEVEL = 0.95
 _RESAMPLES = 2000
 _LAST_PART = 0.1
 _SEED = 0
-_POINTS = 201  # of a distribution, among them the common percentiles
-_NEIGHBORS = 0.25  # of the distance between two points of a run
-_MAX_AT_ONCE = 1 << 22  # numbers of a piece of the resamples, which are computed piece by piece
+_POINTS = 201  # number of points that represent a distribution; they include the usual percentiles
+_NEIGHBORS = 0.25  # how close neighboring steps are, as a fraction of the distance between two points of a run
+_MAX_AT_ONCE = 1 << 22  # resamples are computed in pieces with at most this many numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A statistic over all seeds.
+    """A statistic, aggregated over all seeds.
 
     Attributes:
-        steps: i64 [G].
+        steps: steps of the grid, i64 [G].
         middle: interquartile mean over the seeds, f64 [G]; with fewer than 4 seeds, the mean.
         low: lower end of the 95% interval, f64 [G]; with one seed, the same as ``middle``.
-        high: upper end, f64 [G].
-        num_seeds: how many seeds have reached each step, i64 [G].
+        high: upper end of the interval, f64 [G].
+        num_seeds: number of seeds with a value at each step, i64 [G].
     """
 
     steps: NDArray[np.int64]
@@ -42,25 +42,25 @@ class Aggregate:
 
 
 def interquartile_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of the middle half along the first axis, like ``scipy.stats.trim_mean(values, 0.25)``."""
+    """Return the mean of the middle half along the first axis, like ``scipy.stats.trim_mean(values, 0.25)``."""
     cut = len(values) // 4
     middle: NDArray[np.float64] = np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
     return middle
 
 
 def late_mean(series: Series) -> float:
-    """The mean over the last tenth of a run's steps."""
+    """Return the mean over the last tenth of a run's steps."""
     begin = series.steps[-1] - _LAST_PART * (series.steps[-1] - series.steps[0])
     return float(series.values[series.steps >= begin].mean())
 
 
 def interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The percentile bootstrap interval of the interquartile mean: low and high, f64 [G] each.
+    """Return the percentile bootstrap interval of the interquartile mean: low and high, f64 [G] each.
 
-    It resamples whole runs. In the paper, the bootstrap is stratified by task; here, a behavior of a group is one task.
+    Whole runs are resampled. The paper stratifies the bootstrap by task; here, each behavior of a group is one task.
 
     Args:
-        values: f64 [S, G].
+        values: the values of all seeds, f64 [S, G].
     """
     num_seeds, width = values.shape
     draws = np.random.default_rng(_SEED).integers(num_seeds, size=(num_seeds, _RESAMPLES))
@@ -75,14 +75,13 @@ def interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def difference_interval(values: NDArray[np.float64], first: NDArray[np.float64]) -> tuple[float, float]:
-    """The percentile bootstrap interval of how much higher one interquartile mean is than another: low and high.
+    """Return the percentile bootstrap interval of the difference of two interquartile means: low and high.
 
-    The seeds of each side are resampled by themselves, because a seed of one is no counterpart of the same seed of the
-    other.
+    The seeds of each side are resampled independently, because runs with the same seed are not paired samples.
 
     Args:
-        values: f64 [S].
-        first: what to compare with; f64 [S], with as many seeds as it has.
+        values: one value per seed, f64 [S].
+        first: the values to compare with, f64 [S]; the number of seeds may differ.
     """
     random = np.random.default_rng(_SEED)
     means, others = (
@@ -93,10 +92,10 @@ def difference_interval(values: NDArray[np.float64], first: NDArray[np.float64])
 
 
 def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
-    """Aggregate some runs at no more than ``most`` steps.
+    """Aggregate runs at up to ``most`` steps.
 
-    Runs are interpolated linearly between their points. A run counts from its first to its last step, so one that ended
-    early does not shorten the others.
+    Runs are interpolated linearly between their points. Each run counts from its first to its last step, so a run that
+    ended early does not shorten the others.
     """
     steps, values = _on_grid(runs, most)
     there = ~np.isnan(values)
@@ -109,21 +108,21 @@ def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
         middle[columns] = interquartile_mean(some)
         low[columns], high[columns] = interval(some) if kind.sum() > 1 else (some[0], some[0])
     num_seeds = there.sum(axis=0)
-    known = num_seeds > 0  # no run has a step that is between the end of one and the beginning of the next
+    known = num_seeds > 0  # a step may lie in a gap between the end of one run and the start of the next
     return Aggregate(steps[known], middle[known], low[known], high[known], num_seeds[known])
 
 
 def pooled_percentiles(
     runs: Sequence[Sequence[Series]], levels: Sequence[float], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The distribution over all runs together, in which each has the same weight, at no more than ``most`` steps.
+    """Return the percentiles of all runs pooled with equal weights, at up to ``most`` steps.
 
-    Between two percentiles of a run, its values are taken to be uniform.
+    A run's values are assumed to be uniformly distributed between two neighboring percentiles.
 
     Args:
-        runs: of each, the percentiles as one series per level.
-        levels: from 0 to 1, ascending; L of them.
-        most: steps.
+        runs: for each run, one series per level with that percentile.
+        levels: the L levels of the percentiles, from 0 to 1, in ascending order.
+        most: maximum number of steps.
 
     Returns:
         Steps i64 [G], and the percentiles at the same levels, f64 [L, G].
@@ -133,13 +132,13 @@ def pooled_percentiles(
     there = ~np.isnan(known).all(axis=(0, 1))
     steps, known = steps[there], known[:, :, there]
     points = np.linspace(0.0, 1.0, _POINTS)
-    weights = np.stack([np.interp(points, levels, row) for row in np.eye(len(levels))], axis=1)  # of each level
+    weights = np.stack([np.interp(points, levels, row) for row in np.eye(len(levels))], axis=1)  # one column per level
     samples = np.tensordot(weights, known, 1).reshape(-1, len(steps))
     return steps, np.nanquantile(samples, levels, axis=0)
 
 
 def _on_grid(runs: Sequence[Series], most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The steps, i64 [G], and the values there, f64 [S, G]; NaN before the first and after the last step of a run."""
+    """Return the grid's steps, i64 [G], and the values there, f64 [S, G], with NaN outside a run's steps."""
     begins, steps = _grid(runs)
     if len(steps) > most:
         chosen = np.linspace(0, len(steps) - 1, most).round().astype(np.int64)
@@ -152,10 +151,10 @@ def _on_grid(runs: Sequence[Series], most: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def _grid(runs: Sequence[Series]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The steps of all runs, in groups of neighbors: the first and the last step of each group.
+    """Group neighboring steps of all runs, and return the first and the last step of each group.
 
-    Evaluations are due at the same steps in every run, but each run is late by another number of steps. As points of
-    their own, each would be of one seed only, and the line would jump.
+    Evaluations are due at the same steps in every run, but each run makes them a few steps later. If all these steps
+    were separate points, each point would only have one seed, and the line would jump.
     """
     steps = np.unique(np.concatenate([run.steps for run in runs]))
     reach = min((np.median(np.diff(run.steps)) * _NEIGHBORS for run in runs if len(run.steps) > 1), default=0.0)

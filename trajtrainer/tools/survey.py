@@ -1,4 +1,4 @@
-"""Finds out what behaviors an environment has and how fast it is, by letting its agents act at random for a while."""
+"""Finds out which behaviors an environment has and how fast it is, by letting its agents act at random for a while."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from trajtrainer.settings.suggestions import Exchange, Seen
 _MESSAGES = 300
 _WARMUP = 5
 _LONGEST_S = 15.0
-_ENOUGH = 100_000  # episodes, more than are played
+_ENOUGH = 100_000  # more episodes than a survey ever plays
 
 
 def survey(
@@ -28,15 +28,16 @@ def survey(
     """Let all agents act at random for a while.
 
     Args:
-        environment: not closed.
-        seed: of the actions.
-        stopped: asked after each step whether to end early.
+        environment: the environment, which stays open.
+        seed: seed of the random actions.
+        stopped: called after each step; returns whether to end early.
 
     Returns:
-        What was seen of each behavior, in order of appearance, and what an exchange took, with workers as players.
+        The observations of each behavior, in order of appearance, and the duration of an exchange, with the number of
+        workers as ``players``.
 
     Raises:
-        EnvironmentFaultError: it fails, or has no agents.
+        EnvironmentFaultError: the environment fails, or has no agents.
     """
     looks: dict[str, _Look] = {}
     num_messages, end_s, stopwatch = 0, time.monotonic() + _LONGEST_S, Stopwatch(environment)
@@ -67,10 +68,10 @@ def survey(
 
 
 class Stopwatch:
-    """An environment that measures its exchanges: the time from sending actions to having the next steps.
+    """Wraps an environment and measures its exchanges: the time from sending actions to receiving the next steps.
 
-    Choosing actions is not part of it, and the answer to a reset is left out. An environment in this process has one
-    exchange for all its copies, which it steps one after the other, as in training.
+    The time for choosing actions is not included, and answers to resets are ignored. An environment in this process has
+    one exchange for all of its copies, which are stepped one after another, as in training.
     """
 
     def __init__(self, environment: Environment, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -80,13 +81,13 @@ class Stopwatch:
         self.kill = environment.kill
         self._environment = environment
         self._clock = clock
-        # Both by worker.
+        # The keys of both are worker numbers.
         self._sent_s: dict[int, float] = {}
         self._durations_s: dict[int, list[float]] = {}
 
     @property
     def exchange(self) -> Exchange:
-        """The median, without the first exchanges of each worker, which may be slower."""
+        """The median exchange, ignoring the first exchanges of each worker because they may be slower."""
         durations_s = [each for found in self._durations_s.values() for each in found[min(_WARMUP, len(found) // 2) :]]
         return Exchange(1000 * median(durations_s), len(self._durations_s)) if durations_s else Exchange()
 
@@ -110,12 +111,12 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class _Look:
-    """What was seen of one behavior id.
+    """Observations about one behavior id.
 
     Attributes:
-        active: worker -> agents that are in an episode.
-        agents: the most that were in an episode at once.
-        group, largest: as ``Seen`` has them.
+        active: worker -> number of agents that are currently in an episode.
+        agents: largest number of agents that were in an episode at the same time.
+        group, largest: see ``Seen``.
     """
 
     spec: BehaviorSpec

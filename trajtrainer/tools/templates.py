@@ -1,11 +1,11 @@
-"""Fills in templates of source code."""
+"""Renders templates of source code."""
 
 from collections.abc import Mapping
 
 
 def fill(package: str, template: str, parts: Mapping[str, object]) -> str:
-    """The text of a template of a package, which is in its own language, with a value for each ``<<part>>``."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: no one else who imports this needs it
+    """Render a package's template, replacing each ``<<part>>`` with its value."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: importing this module does not need jinja2
 
     environment = Environment(  # noqa: S701 - source code, not HTML
         loader=PackageLoader(package),

@@ -8,7 +8,7 @@ from typing import Any
 
 from trajtrainer.core.timers import EARLIER, add_trees, number_of
 
-# Block -> kind of work. A block that is not listed is of the same kind as the block it is in.
+# Block -> kind of work. A block that is not listed has the same kind as the block that contains it.
 _KINDS = {
     "run_training.settings": "start and end",
     "run_training.import": "start and end",
@@ -34,19 +34,19 @@ _DEEPEST = 8
 
 
 def all_sessions(timers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tree of ``timers.json``, with the sessions before the run was resumed added."""
+    """Return the timer tree of ``timers.json`` including the sessions before the run was resumed."""
     earlier = timers.get(EARLIER)
     return add_trees(timers, earlier) if isinstance(earlier, dict) else timers
 
 
 def num_sessions(timers: Mapping[str, Any]) -> int:
-    """How often the run was started or resumed, according to ``timers.json``."""
+    """Return how often the run was started or resumed, according to ``timers.json``."""
     earlier = timers.get(EARLIER)
     return 1 + (int(number_of(earlier.get("sessions"))) if isinstance(earlier, dict) else 0)
 
 
 def by_kind(timers: Mapping[str, Any]) -> dict[str, float]:
-    """The seconds of each kind of work, in the order of ``KINDS``."""
+    """Return the seconds spent on each kind of work, in the order of ``KINDS``."""
     seconds = dict.fromkeys(KINDS, 0.0)
     _add(timers, "other", seconds, 0)
     return seconds
@@ -60,14 +60,14 @@ def _add(node: Mapping[str, Any], kind: str, seconds: dict[str, float], depth: i
 
 @dataclass(frozen=True, slots=True)
 class TimerBlock:
-    """One block of the tree of timers.
+    """One block of the timer tree.
 
     Attributes:
-        name: as in ``timers.json``.
-        depth: how many blocks contain it.
-        seconds: including the blocks in it.
+        name: the block's name in ``timers.json``.
+        depth: number of blocks that contain it.
+        seconds: time spent in it, including nested blocks.
         count: how often it was entered.
-        is_parallel: it ran in another thread.
+        is_parallel: True if it ran in another thread.
     """
 
     name: str
@@ -78,7 +78,7 @@ class TimerBlock:
 
 
 def blocks(timers: Mapping[str, Any]) -> Iterator[TimerBlock]:
-    """Yield the blocks that took at least 0.2% of the time: each before the blocks in it, the longest first."""
+    """Yield the blocks that took at least 0.2% of the time: longest first, each before its nested blocks."""
     yield from _blocks(timers, _SMALLEST * seconds_of(timers), 0)
 
 
@@ -98,12 +98,12 @@ def _children(node: Mapping[str, Any], depth: int) -> list[tuple[str, Mapping[st
 
 
 def seconds_of(node: Mapping[str, Any]) -> float:
-    """How long a block took, including the blocks in it."""
+    """Return how long a block took, including its nested blocks."""
     return number_of(node.get("total"))
 
 
 def duration(seconds: float) -> str:
-    """Format seconds: 0.25 s, 45.1 s, 12 min 31 s, 3 h 05 min."""
+    """Format a duration: 0.25 s, 45.1 s, 12 min 31 s, 3 h 05 min."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(int(seconds), 60)

@@ -387,7 +387,7 @@ def test_a_mask_of_the_wrong_size() -> None:
 
 def test_a_mask_of_text() -> None:
     agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.Discrete(3), "Env")
-    with pytest.raises(InvalidDataError, match="has 3 entries that are no numbers, expected 3"):
+    with pytest.raises(InvalidDataError, match="has 3 entries that are not numbers, expected 3"):
         agent.masks.rows([[0]], [{"action_mask": ["1", "0", "1"]}])
 
 

@@ -131,7 +131,7 @@ def test_who_has_ended_is_out_until_the_next_reset() -> None:
     while len(env.agents) == 3:
         env.step(dict.fromkeys(env.agents, np.zeros(1)))
     (gone, *_) = set(everybody) - set(env.agents)
-    with pytest.raises(UnityActionException, match=r"array\(\[1., 2.\]\) is not of Box"):
+    with pytest.raises(UnityActionException, match=r"array\(\[1., 2.\]\) is not in Box"):
         env.step({env.agents[0]: np.array([1.0, 2.0])})
     with pytest.raises(SettingsError, match=r"'Nobody', but the agents are"):
         env.step({"Nobody": np.zeros(1)})

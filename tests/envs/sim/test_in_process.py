@@ -96,8 +96,8 @@ def test_a_player_that_has_ended_is_told() -> None:
     assert isinstance(player, InProcessPlayer)
     player.receive()
     player.answer(b"")  # no status
-    with pytest.raises(PlayerQuitError, match="has ended"):
+    with pytest.raises(PlayerQuitError, match="has quit"):
         player.receive()
     player.close()
-    with pytest.raises(PlayerQuitError, match="has ended"):
+    with pytest.raises(PlayerQuitError, match="has quit"):
         player.receive()

@@ -68,7 +68,7 @@ def test_more_actions_than_agents_are_passed_over_and_fewer_are_an_error() -> No
     reader = ActionReader("Ball", ActionSpec(1, ()), 2, api_minor=5)
     three = written(np.array([[1.0], [2.0], [3.0]], dtype=np.float32), np.zeros((3, 0), dtype=np.int32), "new")
     assert reader.read(three).continuous.tolist() == [[1.0], [2.0]]
-    with pytest.raises(OrderError, match="2 agents of 'Ball' wait, but the trainer sent 1 actions"):
+    with pytest.raises(OrderError, match="2 agents of 'Ball' need actions, but the trainer sent 1"):
         reader.read(written(np.array([[1.0]], dtype=np.float32), np.zeros((1, 0), dtype=np.int32), "new"))
 
 
@@ -93,9 +93,9 @@ def test_an_answer_is_taken_apart() -> None:
 
 def test_an_empty_answer_has_status_zero_and_rubbish_is_an_error() -> None:
     assert read_order(b"").status == 0
-    with pytest.raises(OrderError, match="not a message"):
+    with pytest.raises(OrderError, match="not a valid message"):
         read_order(b"\xff\xfe rubbish")
-    with pytest.raises(OrderError, match="actions of 'A' are not a message"):
+    with pytest.raises(OrderError, match="actions of 'A' are not a valid message"):
         ActionReader("A", ActionSpec(1, ()), 1, 5).read(b"\x0a\x7f")
 
 

@@ -154,7 +154,7 @@ def test_a_trainer_that_goes_away_ends_the_player(when: str) -> None:
         trainer.stop()
         assert process.wait(WAIT_SECONDS) == 1
         assert process.stderr is not None
-        assert b"connection to the trainer is lost" in process.stderr.read()
+        assert b"connection to the trainer was lost" in process.stderr.read()
 
 
 def test_an_answer_that_cannot_be_followed_ends_the_player(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_without_a_trainer_the_player_gives_up() -> None:
     ]
     done = subprocess.run(command, capture_output=True, timeout=WAIT_SECONDS, check=False)
     assert done.returncode == 1
-    assert b"connection to the trainer is lost: DEADLINE_EXCEEDED" in done.stderr
+    assert b"connection to the trainer was lost: DEADLINE_EXCEEDED" in done.stderr
 
 
 def test_statistics_go_out_with_every_step() -> None:

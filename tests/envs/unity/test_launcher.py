@@ -255,7 +255,7 @@ def test_logs_are_set_aside_and_the_oldest_go(tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize(("grace_s", "text"), [(0.0, ""), (0.01, "did not end on its own within 0.01 s")])
+@pytest.mark.parametrize(("grace_s", "text"), [(0.0, ""), (0.01, "did not exit on its own within 0.01 s")])
 def test_only_who_was_given_time_is_said_to_have_let_it_pass(
     grace_s: float, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

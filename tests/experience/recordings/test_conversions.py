@@ -220,7 +220,7 @@ def test_a_data_set_of_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             np.testing.assert_array_equal(each.steps.obs[0], buffer.observations[:-1])
             np.testing.assert_array_equal(each.after.obs[0], buffer.observations[-1:])
             np.testing.assert_allclose(each.steps["continuous"], buffer.actions / 2, rtol=1e-6)
-    with pytest.raises(DemonstrationError, match="cannot read a data set 'none-v0'"):
+    with pytest.raises(DemonstrationError, match="cannot read the data set 'none-v0'"):
         minari_source("none-v0")
 
 

@@ -274,7 +274,7 @@ def test_the_state_of_another_network_is_refused(shared_data: Path) -> None:
     small, large = (sac_mlagents.restored(_read(shared_data, name)) for name in ("sac_discrete", "sac_continuous"))
     with pytest.raises(ValueError, match=r"Adam's exp_avg 4 has the shape \(5, 16\), expected"):
         large.load_optimizer_states(small.optimizer_states())
-    with pytest.raises(CheckpointError, match="entropy coefficients belong to other actions"):
+    with pytest.raises(CheckpointError, match="entropy coefficients do not fit the agents' actions"):
         sac_mlagents.load_log_alpha(large, sac_mlagents.log_alpha(small))
 
 

@@ -110,7 +110,7 @@ def test_sac_tells_that_whole_epochs_of_cloning_are_many(
     made = OffPolicyRig(settings, spec).trainer.algorithm.cloning
     assert made is not None
     assert made.steps_per_update == (3 if samples else 15)
-    expected = "set samples_per_update: 8 in behavioral_cloning, which makes them 3."
+    expected = "set samples_per_update: 8 in behavioral_cloning, which reduces them to 3."
     assert (expected in caplog.text) == told
 
 

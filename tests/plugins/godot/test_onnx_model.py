@@ -124,6 +124,6 @@ def test_what_the_plugin_cannot_run(tmp_path: Path) -> None:
 
 def test_a_model_that_acts_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActionDistribution, "to_env", lambda _, continuous: continuous + 0.1)
-    with pytest.raises(ExportError, match="does not act as the policy does"):
+    with pytest.raises(ExportError, match="does not act like the policy"):
         exported(tmp_path / "a.onnx", behavior([vector(4, "obs")], 2))
     assert not list(tmp_path.iterdir())

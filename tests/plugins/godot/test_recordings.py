@@ -48,8 +48,8 @@ def test_choices_before_numbers(tmp_path: Path) -> None:
     ("actions", "message"),
     [
         (None, "does not say what the 2 numbers of each action are. Give --actions"),
-        ("continuous:3", "is for 3 numbers, and each action in .* has 2"),
-        ("continuous", "has 'continuous'. Expected its kind and a number"),
+        ("continuous:3", "is for 3 numbers, but each action in .* has 2"),
+        ("continuous", "has 'continuous'. Expected a kind and a number"),
         ("discrete:0,continuous:1", "has 'discrete:0'"),
         ("continuous:1,discrete:2", r"step 1 of an episode: it chose \[2\]"),
     ],

@@ -118,9 +118,9 @@ def test_calls_set_parameters() -> None:
     ("arguments", "message"),
     [
         (["Duel"], "agents that come and go"),
-        (["Hybrid"], "forbids actions"),
+        (["Hybrid"], "masks actions"),
         (["Chas"], "Did you mean 'Chase'"),
-        (["Toy", "--pictures", "1"], "other numbers than bytes"),
+        (["Toy", "--pictures", "1"], "not made of bytes"),
         (["Chase+Basic", "--old-env-info"], "one simulation"),
         (["Chase", "--agents", "0"], "at least 1"),
         ([], "NAME"),

@@ -235,7 +235,7 @@ def test_an_expert_of_other_agents_is_told(results: Path) -> None:
         learn(results, given, Lamp, run_id="lamp", force=True)
     first, second = str(caught.value).splitlines()
     assert "student_sensors: no sensor is called 'lump'" in first
-    assert "is of other agents: it sees the sensors 'far' (3,), 'lamp' (2,), not" in second
+    assert "is a policy for other agents: it sees the sensors 'far' (3,), 'lamp' (2,), not" in second
 
 
 def test_other_rewards_see_all_sensors(results: Path) -> None:

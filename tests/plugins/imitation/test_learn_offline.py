@@ -229,7 +229,7 @@ def test_an_online_run_starts_from_it(tmp_path: Path, kind: str, source: str, ca
     with caplog.at_level(logging.INFO):
         result = learn(tmp_path, settings(Lamp=online), Lamp, run_id="second", initialize_from="first")
     assert (result.behaviors["Lamp"].mean_reward or 0) > 7.5
-    assert f"has trainer_type {source}: only its policy is loaded, everything else starts again" in caplog.text
+    assert f"has trainer_type {source}: only its policy is loaded, the rest starts from scratch" in caplog.text
     assert "does not fully match" not in caplog.text
 
 

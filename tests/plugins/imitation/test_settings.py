@@ -55,7 +55,7 @@ from trajtrainer.settings.yaml.convert import dump, load
         (
             behavior("trainer_type: bc\ndataset: [x.demo]\nreward_signals: {curiosity: {strength: 0.1}}"),
             "a.yaml:6: behaviors.A.reward_signals.curiosity: found a mapping, expected no reward signal but extrinsic, "
-            "as trainer_type bc learns from a data set, in which nothing else was recorded",
+            "as trainer_type bc learns from a data set, which contains no other rewards",
         ),
         (
             behavior(

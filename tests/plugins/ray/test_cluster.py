@@ -47,7 +47,7 @@ def test_ports_that_there_cannot_be() -> None:
 
 
 def test_ray_client_is_refused() -> None:
-    with pytest.raises(SettingsError, match="belongs to Ray Client"):
+    with pytest.raises(SettingsError, match="is for Ray Client"):
         connect("ray://127.0.0.1:10001", 1, "a test")
 
 

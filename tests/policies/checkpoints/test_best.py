@@ -152,7 +152,7 @@ def test_a_lucky_episode_before_the_first_summary_is_not_the_best_for_good(tmp_p
     models = Run(tmp_path).models
     assert models.offer(BestModel(35, 1.0, TRAINING, training=1.0), dict)
     assert models.best is not None
-    assert models.best.measure == "mean return of all so far"
+    assert models.best.measure == "mean return of all episodes so far"
     assert models.offer(BestModel(200, 0.4, TRAINING, training=0.4, summary=200), dict)
     assert models.best.measure == "mean return of the summary of step 200"
     assert not models.offer(BestModel(235, 1.0, TRAINING, training=1.0), dict)

@@ -54,8 +54,8 @@ def test_damaged_ones_count_as_none(tmp_path: Path, content: str) -> None:
         ({"color": "red", "text": "x"}, "Notes have no color; expected text, labels or archived."),
         ({"text": 1}, "The text of a note can have up to 20,000 characters."),
         ({"text": "x" * 20_001}, "The text of a note can have up to 20,000 characters."),
-        ({"labels": "good"}, "Labels must be a list of texts."),
-        ({"labels": ["good", 1]}, "Labels must be a list of texts."),
+        ({"labels": "good"}, "Labels must be a list of strings."),
+        ({"labels": ["good", 1]}, "Labels must be a list of strings."),
         ({"labels": ["x" * 41]}, "A run can have up to 20 labels of up to 40 characters each."),
         (
             {"labels": [str(number) for number in range(21)]},

@@ -147,7 +147,7 @@ def test_a_link_is_not_followed(tmp_path: Path, kind: str) -> None:
         if not path.is_symlink():
             pytest.skip("Wine makes links of its own")
     with (
-        pytest.raises(RunFolderError, match=r"\.ppo\.lock, .*is a link or not a plain file"),
+        pytest.raises(RunFolderError, match=r"\.ppo\.lock, .*is a link or not a regular file"),
         folder(tmp_path).exclusive(),
     ):
         raise AssertionError("it began")

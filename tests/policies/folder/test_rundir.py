@@ -340,7 +340,7 @@ def test_a_file_where_a_behavior_needs_its_folder(tmp_path: Path) -> None:
     run = folder(tmp_path)
     run.create()
     (run.path / "Ball").write_text("in the way")
-    with pytest.raises(RunFolderError, match=r"ppo.Ball of behavior 'Ball' cannot be made: File (already )?exists"):
+    with pytest.raises(RunFolderError, match=r"ppo.Ball of behavior 'Ball' cannot be created: File (already )?exists"):
         run.behavior("Ball")
 
 

@@ -87,7 +87,7 @@ def test_a_complete_policy_loads_and_is_described(tmp_path: Path) -> None:
         ("action_masks", "float32", ("batch", 5)),
         ("recurrent_in", "float32", ("batch", 1, 4)),
     ]
-    assert report.inputs[1].meaning == "sensor 1: picture of 3 channels, 4 high, 4 wide"
+    assert report.inputs[1].meaning == "sensor 1: image with 3 channels, 4 high, 4 wide"
     assert report.operators["ArgMax"] == 2
     assert [package.support for package in report.packages] == [Support.YES] * 3
     assert report.packages[1].back_ends == ("CPU",)  # because of Multinomial
@@ -147,15 +147,15 @@ FAULTS = {
             "whole = Concat <axis = 1> (a, b)\n    discrete_actions = Cast <to = 1> (whole)\n    c",
             changed("int64[batch, 2] discrete_actions", "float[batch, 2] discrete_actions"),
         ),
-        "'discrete_actions' is float32; Unity reads whole numbers",
+        "'discrete_actions' is float32; Unity expects integers",
     ),
     "an observation of text": (
         changed("policy (float", "policy (string[batch, 2] obs_2, float"),
-        "obs_2 object [batch, 2]: Unity gives observations as float32 of 2 to 4 dimensions",
+        "obs_2 object [batch, 2]: Unity passes observations as float32 with 2 to 4 dimensions",
     ),
     "an observation of too many dimensions": (
         changed("policy (float", "policy (float[batch, 2, 2, 2, 2] obs_2, float"),
-        "Unity gives observations as float32 of 2 to 4 dimensions",
+        "Unity passes observations as float32 with 2 to 4 dimensions",
     ),
     "one row for two agents": (
         changed("recurrent_out = Identity (recurrent_in)", "recurrent_out = ReduceMean <axes = [0]> (recurrent_in)"),
@@ -194,9 +194,9 @@ CONVOLVED = changed("(obs_1)\n", "(seen)\n", TURNED).replace(
 @pytest.mark.parametrize(
     ("text", "support", "note"),
     [
-        (TURNED, Support.MAYBE, "early versions leave out 1 Transpose"),
-        (TURNED.replace("[0, 2, 3, 1]", "[0, 3, 1, 2]"), Support.MAYBE, "early versions leave out 1 Transpose"),
-        (CONVOLVED, Support.NO, "leaves out 1 Transpose"),
+        (TURNED, Support.MAYBE, "early versions remove 1 Transpose"),
+        (TURNED.replace("[0, 2, 3, 1]", "[0, 3, 1, 2]"), Support.MAYBE, "early versions remove 1 Transpose"),
+        (CONVOLVED, Support.NO, "removes 1 Transpose"),
         (changed("[0, 2, 3, 1]", "[0, 2, 1, 3]", CONVOLVED), Support.YES, ""),
     ],
 )
@@ -217,11 +217,11 @@ def test_barracuda_leaves_out_what_it_takes_for_a_change_of_layout(
     [
         ("version_number", "'version_number' is missing"),
         ("memory_size", "'memory_size' is missing"),
-        ("continuous_action_output_shape", "not 'continuous_action_output_shape'"),
-        ("discrete_action_output_shape", "not 'discrete_action_output_shape'"),
+        ("continuous_action_output_shape", "'continuous_action_output_shape' is missing"),
+        ("discrete_action_output_shape", "'discrete_action_output_shape' is missing"),
         ("recurrent_out", "'recurrent_out' is missing"),
-        ("continuous_actions", "not 'continuous_actions'"),
-        ("discrete_actions", "not 'discrete_actions'"),
+        ("continuous_actions", "'continuous_actions' is missing"),
+        ("discrete_actions", "'discrete_actions' is missing"),
     ],
 )
 def test_a_missing_output_is_an_error(tmp_path: Path, output: str, message: str) -> None:
@@ -271,7 +271,7 @@ def test_a_model_without_observations_is_a_warning(tmp_path: Path) -> None:
     text = changed("(obs_1)", "(four)", changed("float[batch, 3, 4, 4] obs_1, ", "", text))
     text = changed("picture =", "four = Unsqueeze <axes = [2, 3]> (action_masks)\n picture =", text)
 
-    assert "the model observes nothing: there is no input obs_0" in inspect_text(tmp_path, text).warnings
+    assert "the model has no observations: the input obs_0 is missing" in inspect_text(tmp_path, text).warnings
 
 
 def test_an_observation_of_an_open_size_is_a_warning(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_choices_without_masks_are_a_warning(tmp_path: Path) -> None:
         ),
         (
             numpy_helper.from_array(np.zeros((1,) * 9, np.float32), "extra"),
-            "a tensor has 9 dimensions; Unity supports 8",
+            "a tensor has 9 dimensions; Unity supports at most 8",
         ),
     ],
 )
@@ -382,7 +382,7 @@ def test_outputs_that_a_model_of_ml_agents_1_lacks_are_named(tmp_path: Path, out
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
 
-    assert f"there is 'action', but not {output!r}" in inspect_model(path).errors
+    assert f"the output 'action' is present, but {output!r} is missing" in inspect_model(path).errors
 
 
 def test_log_probabilities_that_do_not_fit_their_number_are_an_error(tmp_path: Path) -> None:
@@ -515,7 +515,7 @@ def test_a_model_that_would_fill_the_memory_is_not_run(tmp_path: Path, times: in
     report = inspect_text(tmp_path, doubling(times))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert "at most 50,000,000" in " ".join(report.errors)
+    assert "the limits are 50,000,000 numbers" in " ".join(report.errors)
     assert "Concat" in " ".join(report.errors)
     assert peak < 700e6
 
@@ -551,7 +551,7 @@ def pooled(attributes: str, operator: str = "MaxPool") -> str:
 )
 def test_a_pooling_that_would_take_for_ever_is_not_run(tmp_path: Path, text: str) -> None:
     report = inspect_text(tmp_path, text)
-    assert "are tried" in " ".join(report.errors)
+    assert "the limits are" in " ".join(report.errors)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8])
@@ -580,7 +580,7 @@ def test_nan_weights_are_an_error_where_only_discrete_actions_depend_on_them(tmp
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     report = inspect_model(path)
-    assert "the weights are damaged: there is NaN in 'weight'" in report.errors
+    assert "the weights are damaged: found NaN in 'weight'" in report.errors
     assert not report.loads
 
 

@@ -559,7 +559,7 @@ def test_a_model_that_acts_differently_is_never_written(path: Path, monkeypatch:
     spec = behavior([vector(3)], 2)
     monkeypatch.setattr(GraphBuilder, "silu", lambda graph, x: graph.node("Sigmoid", x))
 
-    with pytest.raises(ExportError, match="does not act as the policy"):
+    with pytest.raises(ExportError, match="does not act like the policy"):
         export_policy(random_actor(spec), spec, path)
 
     assert list(path.parent.iterdir()) == []
@@ -570,7 +570,7 @@ def test_a_model_that_chooses_differently_is_never_written(path: Path, monkeypat
     original = GraphBuilder.linear
     monkeypatch.setattr(GraphBuilder, "linear", lambda graph, layer, x: graph.node("Neg", original(graph, layer, x)))
 
-    with pytest.raises(ExportError, match="does not act as the policy"):
+    with pytest.raises(ExportError, match="does not act like the policy"):
         export_policy(random_actor(spec), spec, path)
 
 

@@ -120,12 +120,12 @@ def test_nan_is_an_error(tmp_path: Path) -> None:
     obs, mask, memory = inputs(actor)
     obs[0][2] = np.nan
 
-    with pytest.raises(PolicyDivergedError, match=r"a\.onnx gave NaN"):
+    with pytest.raises(PolicyDivergedError, match=r"a\.onnx returned NaN"):
         policy.act(obs, mask, memory)
 
 
 def test_files_that_cannot_act(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none\.onnx cannot act: the file does not exist"):
+    with pytest.raises(CheckpointError, match=r"none\.onnx cannot be used: the file does not exist"):
         OnnxPolicy(tmp_path / "none.onnx", seed=1)
     (tmp_path / "broken.onnx").write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match="not an ONNX model"):

@@ -198,7 +198,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         load_policy("nowhere", results_dir=tmp_path)
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(exported.read_bytes()[:500])
-    with pytest.raises(SettingsError, match=r"damaged\.onnx cannot act"):
+    with pytest.raises(SettingsError, match=r"damaged\.onnx cannot be used"):
         load_policy(damaged)
     for file in (checkpoint, exported):
         with pytest.raises(CheckpointError, match=r"\(7,\).*\(4,\)"):

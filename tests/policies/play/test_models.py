@@ -110,7 +110,7 @@ def test_all_mistakes_are_told(tmp_path: Path) -> None:
     assert lines[3].startswith(f"There is no file or folder missing, and no run of this name in {tmp_path}")
     assert lines[4].startswith(f"There is no folder missing, and no run of this name in {tmp_path}")
     assert lines[5].startswith(f"There is no file or folder {tmp_path / 'missing.pt'}")
-    assert lines[6].startswith(f"The model {tmp_path / 'missing.onnx'} cannot act: the file does not exist")
+    assert lines[6].startswith(f"The model {tmp_path / 'missing.onnx'} cannot be used: the file does not exist")
     assert len(lines) == 7
 
 

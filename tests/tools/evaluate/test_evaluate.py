@@ -169,14 +169,14 @@ def test_the_environment_is_the_one_of_the_training(
         out = tmp_path / "out.csv"
         options = [f"--results-dir={results}", env, "--episodes=9", "--seed=7", f"--csv={out}"]
         assert evaluate("first", *options, *arguments) == 0
-        told = [line for line in capsys.readouterr().err.splitlines() if "As in the run of" in line]
+        told = [line for line in capsys.readouterr().err.splitlines() if "Taken from the run of" in line]
         return {int(row["length"]) for row in read(out)}, told
 
     whole, longer = {2, 3}, "--wrapper=gymnasium.wrappers:TimeLimit max_episode_steps=2"
     assert played() == (
         {1},
         [
-            "[INFO] As in the run of first: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
+            "[INFO] Taken from the run of first: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
             "--env-args shape=[8, 8]."
         ],
     )
@@ -197,7 +197,7 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_run(
     assert evaluate("first", f"--results-dir={results}", "--episodes=3", "--seed=7", f"--json={out}") == 0
     (result,) = json.loads(out.read_text())["results"][0]["behaviors"].values()
     assert (result["environment"], result["length"]["mean"]) == (wanted, 1.0)
-    told = f"As in the run of first: --env {wanted}, --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1.\n"
+    told = f"Taken from the run of first: --env {wanted}, --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1.\n"
     assert told in capsys.readouterr().err
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "no file or folder second" in told
     assert "third.pt" in told
     (tmp_path / "damaged.onnx").write_bytes((tmp_path / "Walk.onnx").read_bytes()[:300])
-    assert "damaged.onnx cannot act" in refused(capsys, tmp_path / "damaged.onnx", *own, WALK)
+    assert "damaged.onnx cannot be used" in refused(capsys, tmp_path / "damaged.onnx", *own, WALK)
     (results / "empty").mkdir()
     assert f"There is no best model in {results / 'empty'}" in refused(capsys, "empty@best", *own, WALK)
     told = refused(capsys, "first", *own, "--env=gym:CartPole-v1")

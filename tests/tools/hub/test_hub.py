@@ -178,12 +178,12 @@ def test_a_second_push_goes_to_the_same_model(hub: Hub, trained: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "token", "message"),
     [
-        (401, True, "refuses the token (401): it is wrong or has expired. Log in with 'hf auth login'"),
+        (401, True, "rejected the token (401): it is wrong or has expired. Log in with 'hf auth login'"),
         (401, False, "only to certain users, or there is no such model (401). Log in with"),
         (403, True, "does not allow this for anna/ppo-Bids with your token (403)"),
         (404, True, "has no model anna/ppo-Bids"),
         (429, True, "too many requests (429). Try again in a few minutes"),
-        (503, True, "has a problem of its own (503). Try again later"),
+        (503, True, "has an internal problem (503). Try again later"),
         (400, True, "refused this (400)"),
     ],
 )
@@ -253,8 +253,8 @@ def test_names_that_lead_elsewhere_are_refused(name: str, hub: Hub, tmp_path: Pa
     ("files", "announced", "message"),
     [
         ({"a.onnx": b"12345"}, {"a.onnx": 3}, "sent more than it announced. Try again later."),
-        ({"a.onnx": b"12345"}, {"a.onnx": 9}, "sent something other than it announced for a.onnx"),
-        ({"a": b"1"}, {"a": 3_000_000_000}, "has 3,000.0 MB, more than 2,000.0 MB. Nothing was downloaded; --max-size"),
+        ({"a.onnx": b"12345"}, {"a.onnx": 9}, "sent something different from what it announced for a.onnx"),
+        ({"a": b"1"}, {"a": 3_000_000_000}, "is 3,000.0 MB, larger than 2,000.0 MB. Nothing was downloaded; increase"),
         ({"a": b"1", "A": b"2"}, {}, "names differ only in case"),
         ({f"{number}": b"" for number in range(5_001)}, {}, "has 5001 files"),
         ({".gitattributes": b""}, {}, "has no files"),
@@ -282,7 +282,7 @@ def sibling(**changes: Any) -> dict[str, Any]:
         ([sibling(size=True)], "'a.onnx' has the size True"),
         ([sibling(), sibling(rfilename="A.onnx/b")], "'a.onnx' is both a file and a folder"),
         ([sibling(rfilename="o\u0308"), sibling(rfilename="\u00d6")], "whose names differ only in case"),
-        ([sibling(rfilename=f".git/{number}") for number in range(9)], "; and 4 more. Please tell its owner."),
+        ([sibling(rfilename=f".git/{number}") for number in range(9)], "; and 4 more. Nothing was downloaded."),
         ([sibling(rfilename=7)], "sent an unexpected response"),
         ([None], "sent an unexpected response"),
         ([sibling(lfs="x")], "sent an unexpected response"),
@@ -306,8 +306,8 @@ def test_a_listing_of_another_kind_is_one_message(
     ("listing", "message"),
     [
         ([1], "sent an unexpected response"),
-        ({"id": "a/b", "sha": "../main", "siblings": []}, "names no commit of anna/ppo-Bids: found '../main'"),
-        ({"id": "a/b", "siblings": []}, "names no commit of anna/ppo-Bids: found None"),
+        ({"id": "a/b", "sha": "../main", "siblings": []}, "did not name a commit of anna/ppo-Bids: found '../main'"),
+        ({"id": "a/b", "siblings": []}, "did not name a commit of anna/ppo-Bids: found None"),
         ({"id": "a/b", "sha": 5}, "sent an unexpected response"),
         (b"<html>Sign in</html>", "sent an unexpected response"),
         pytest.param(b"[" * 200_000, "sent an unexpected response", id="lists in lists"),
@@ -331,7 +331,7 @@ def test_a_file_that_was_changed_on_its_way(hub: Hub, tmp_path: Path, capsys: An
     hub.models["anna/ppo-Bids"] = {"a.onnx": b"12345"}
     monkeypatch.setattr("tests.hub_stand_in._Handler.file", lambda self, _: self.answer(200, b"54321", **HEAD))
     assert pull(tmp_path) == 1
-    assert "sent something other than it announced for a.onnx" in capsys.readouterr().err
+    assert "sent something different from what it announced for a.onnx" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

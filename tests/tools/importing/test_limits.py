@@ -88,9 +88,9 @@ def statistics(path: Path, **arrays: object) -> Path:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"mean": np.zeros(2)}, "do not fit each other: mean (2,), var (3,)"),
+        ({"mean": np.zeros(2)}, "do not match: mean (2,), var (3,)"),
         ({"var": None}, "it lacks var. Save it with\n  import numpy, pathlib, pickle; v = pickle.loads("),
-        ({"clip_obs": np.ones(2)}, "do not fit each other"),
+        ({"clip_obs": np.ones(2)}, "do not match"),
         ({"clip_obs": -1.0}, "a variance or limit that is not above 0"),
         ({"var": np.array([1.0, np.nan, 1.0])}, "numbers that are not finite"),
         ({"mean": np.array(["a", "b", "c"])}, "it is damaged, or not a file of weights"),

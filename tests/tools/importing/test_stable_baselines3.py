@@ -431,8 +431,8 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
 @pytest.mark.parametrize(
     ("model", "spec", "hints", "message"),
     [
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Hints(), "it sees 5 numbers, and these agents send"),
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Hints(), "2 continuous actions, and these agents"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Hints(), "it sees 5 numbers, but these agents send"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Hints(), "2 continuous actions, but these agents"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 0, (2,)), Hints(), "it has 2 continuous actions"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Hints(activation="relu"), "tanh follows each"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Hints(bounds=(-2, 2)), "within [-1.0, -1.0] and [1"),
@@ -440,7 +440,7 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
             lambda: make("PPO", VECTOR, spaces.MultiDiscrete([2, 3])),
             behavior([vector(5)], 0, (3, 2)),
             Hints(),
-            "branches [2, 3], and these agents have 0 continuous actions and the branches [3, 2]",
+            "branches [2, 3], but these agents have 0 continuous actions and the branches [3, 2]",
         ),
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Hints(), "it sees the shape (3, 40, 44)"),
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Hints(image_scale=255.0), "0 to 1, not to 255"),
@@ -449,7 +449,7 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(5, "c")]),
             Hints(),
-            "it sees 'a', 'b', and these agents send 'a' (5,), 'c' (5,)",
+            "it sees 'a', 'b', but these agents send 'a' (5,), 'c' (5,)",
         ),
         (
             lambda: make("PPO", spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)}), BOX, "MultiInputPolicy"),
@@ -461,7 +461,7 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(4, "b")]),
             Hints(),
-            "it sees 5 numbers, and these agents send 'b' (4,)",
+            "it sees 5 numbers, but these agents send 'b' (4,)",
         ),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),

@@ -276,7 +276,7 @@ def test_statistics_are_in_the_file_or_given(tmp_path: Path) -> None:
     assert "it contains statistics of its observations. Remove --statistics" in refused(path, hints)
     torch.save(build(CleanPpo).state_dict(), path)
     short = Hints(activation="tanh", bounds=BOUNDS, statistics=ObservationStatistics(torch.zeros(4), torch.ones(4)))
-    assert "the statistics are of 4 numbers, and these agents send 'vector' (5,)" in refused(path, short)
+    assert "the statistics have 4 numbers, but these agents send 'vector' (5,)" in refused(path, short)
     fitted(path, SPEC, Hints(activation="tanh", bounds=BOUNDS, statistics=given))
 
 

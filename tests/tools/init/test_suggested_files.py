@@ -28,7 +28,7 @@ def test_the_speed_in_words() -> None:
     assert paced(behaviors[1:], Exchange(0.02, players=0)) == "One exchange takes less than 0.1 ms (3 agents)."
     together = "One exchange takes 84 ms, with 4 players one every 21 ms (15 agents)."
     assert paced(behaviors, Exchange(84.0, players=4)) == together
-    assert paced(behaviors, Exchange()) == "No exchange was seen, so it is not known how fast the environment is."
+    assert paced(behaviors, Exchange()) == "No exchange was measured, so the speed of the environment is unknown."
 
 
 def given_options(**options: Any) -> argparse.Namespace:

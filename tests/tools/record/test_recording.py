@@ -159,7 +159,7 @@ def test_random_actions_are_allowed_and_repeat() -> None:
 def test_a_written_policy_is_of_its_task_only() -> None:
     with pytest.raises(SettingsError, match="no heuristic for the behavior 'Count'"):
         heuristic_policy("Count", SPEC)
-    with pytest.raises(SettingsError, match="as they are by default"):
+    with pytest.raises(SettingsError, match="with their default observations and actions"):
         heuristic_policy("Basic", SPEC)
 
 

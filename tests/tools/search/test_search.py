@@ -454,7 +454,7 @@ def test_a_folder_is_used_again_only_if_that_is_asked_for(stage: Stage) -> None:
     assert len(list((stage.path / "study.old").glob("trial-*.yaml"))) == 2
     assert len(stage.search(resume=None, trials=2).study.trials) == 2
     ranges = {**SEARCH["ranges"], RATE: {"low": 0.001, "high": 0.2}}
-    with pytest.raises(SettingsError, match=r"other settings. Different are: search\.metric, .*learning_rate\.high"):
+    with pytest.raises(SettingsError, match=r"other settings. They differ in: search\.metric, .*learning_rate\.high"):
         stage.search(resume=True, metric="Policy/Entropy", ranges=ranges)
 
 
@@ -476,8 +476,8 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
     assert main(command) == 143
 
     told = capsys.readouterr().out
-    assert "6 trials: 5 went to the end, 1 unfinished." in told
-    assert "To continue: the same command with --resume." in told
+    assert "6 trials: 5 completed, 1 unfinished." in told
+    assert "To continue, run the same command with --resume." in told
     monkeypatch.setattr(trial, "TrialProcess", lambda path: Player(path, good))
     assert main([*command, "--resume", "--trials=7"]) == 0
     told = capsys.readouterr().out

@@ -17,5 +17,5 @@ def test_a_search_goes_on(corpus: Path, capsys: pytest.CaptureFixture[str]) -> N
     words = ["search", "configurations/search.yaml", "--run-id=search", "--resume", "--trials=3"]
     assert main([*words, f"--results-dir={RUNS}"]) == 0
     assert journal.read_bytes().startswith(before), "what is in the journal stays"
-    assert "3 trials: 3 went to the end" in capsys.readouterr().out
+    assert "3 trials: 3 completed" in capsys.readouterr().out
     assert Path(RUNS, "search", "trial-0002", "Toy", "checkpoint.pt").is_file()

@@ -49,5 +49,5 @@ def test_source_code_that_is_too_large(
 ) -> None:
     monkeypatch.setattr("trajtrainer.tools.source.write.MOST_WEIGHTS", 10)
     run = run_folder(tmp_path / "first", "A")
-    assert "source code is written of up to 10. Use its .onnx" in refused(capsys, run, "--to", language)
+    assert "source code can have at most 10. Use its .onnx" in refused(capsys, run, "--to", language)
     assert [path.name for path in run.iterdir() if path.is_file()] == []

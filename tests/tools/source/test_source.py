@@ -151,7 +151,7 @@ def test_encoders_of_packages(tmp_path: Path, language: str, draw: Any, pictures
 
 def test_an_operator_without_a_form_is_named() -> None:
     actor = with_encoder(lambda graph, x: graph.node("Erf", x))
-    with pytest.raises(ExportError, match=r"no form of the operator Erf .*'Erf_0'"):
+    with pytest.raises(ExportError, match=r"the operator Erf is not supported .*'Erf_0'"):
         build_program(actor, actor.spec, columns=True)
 
 
@@ -164,18 +164,18 @@ REFUSED: dict[str, tuple[Callable[[Graph, str], str], bool]] = {
         False,
     ),
     "Gemm with weights that are computed": (lambda graph, x: graph.node("Gemm", x, graph.node("Tanh", x)), False),
-    "Concat of what depends on the agent and what does not": (
+    "Concat of values that depend on the agent and values that do not": (
         lambda graph, x: graph.concat([x, graph.weight("own.row", _random(1, 3))], axis=1),
         False,
     ),
-    "Cast to other types than float": (lambda graph, x: graph.node("Cast", x, to=7), False),
+    "Cast to types other than float": (lambda graph, x: graph.node("Cast", x, to=7), False),
     "Squeeze without axes": (lambda graph, x: graph.node("Squeeze", graph.node("Unsqueeze", x, axes=[1])), False),
     "Conv with auto_pad": (
         lambda graph, x: graph.node("Conv", x, graph.weight("own.w", _random(2, 4, 3, 3)), auto_pad="SAME_UPPER"),
         True,
     ),
     "Conv of this kind": (lambda graph, x: graph.node("Conv", x, graph.node("Tanh", x)), True),
-    "MaxPool for other than pictures": (
+    "MaxPool for anything but images, or with ceil_mode": (
         lambda graph, x: graph.node("MaxPool", x, kernel_shape=[2, 2], ceil_mode=1),
         True,
     ),
@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Callable[[Graph, str], str], bool]] = {
 def test_a_use_of_an_operator_without_a_form_is_named(refusal: str) -> None:
     draw, pictures = REFUSED[refusal]
     actor = with_encoder(draw, pictures=pictures)
-    with pytest.raises(ExportError, match=f"no form of the operator {refusal} .which makes "):
+    with pytest.raises(ExportError, match=f"the operator {refusal} is not supported .it computes "):
         build_program(actor, actor.spec, columns=True)
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 def test_too_many_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "MOST_WEIGHTS", 100)
     actor = random_actor(behavior([vector(7)]))
-    with pytest.raises(ExportError, match=r"weights, and source code is written of up to 100\. Use its \.onnx"):
+    with pytest.raises(ExportError, match=r"weights, but source code can have at most 100\. Use its \.onnx"):
         export_source(actor, actor.spec, tmp_path / "a.h", LANGUAGES["c"], ORIGIN)
     assert list(tmp_path.iterdir()) == []
 

@@ -87,7 +87,7 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_first_run(
     assert tournament(*models, f"--results-dir={results}", "--games=4", "--num-envs=2") == 0
     told = capsys.readouterr().err
     assert "Environment parameters: stake=" in told
-    assert "As in the run of first: --env python:tests.tools.bids:Bids, --env-args tables=2." in told
+    assert "Taken from the run of first: --env python:tests.tools.bids:Bids, --env-args tables=2." in told
 
 
 def test_several_kinds_of_models_in_several_environments(
@@ -146,7 +146,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "has one team (0)" in told
     told = refused(capsys, *everything, f"--plot={tmp_path / 'nowhere' / 'a.png'}")
     assert "nowhere, which does not exist" in told
-    assert "the name of a picture must end in" in refused(capsys, *everything, f"--plot={tmp_path / 'a.bmp'}")
+    assert "the name of an image file must end in" in refused(capsys, *everything, f"--plot={tmp_path / 'a.bmp'}")
     assert f"--json {tmp_path} is a folder" in refused(capsys, *everything, f"--json={tmp_path}")
 
 

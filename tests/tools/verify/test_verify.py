@@ -120,7 +120,7 @@ def test_a_sensor_that_was_not_stacked(tmp_path: Path, capsys: pytest.CaptureFix
     assert verify(model, "--demo", record(tmp_path / "a.demo", plain, *actions)) == 1
     out = capsys.readouterr().out
     assert "likely cause: stacking" in out
-    assert "The model takes 3 stacked frames of sensor 0 ('Body'), and one was recorded." in out
+    assert "The model takes 3 stacked frames of sensor 0 ('Body'), but only one was recorded." in out
     assert "before: the model cannot take what was recorded" in out
 
 
@@ -176,8 +176,8 @@ def test_sensors_of_the_training(
     demo = record(tmp_path / "c.demo", turned, *play(game, model, Fault()))
     assert verify(model, "--demo", demo, "--run", run) == 1
     out = capsys.readouterr().out
-    assert "The game has a sensor 'Rays', which was not there in training." in out
-    assert "The sensor 'Target' of the training is not there in the game." in out
+    assert "The game has a sensor 'Rays', which did not exist in training." in out
+    assert "The sensor 'Target' from training does not exist in the game." in out
 
 
 def test_sensors_that_a_student_does_not_see(
@@ -229,7 +229,7 @@ def test_bad_input(game: Game, model: Path, demo: Path, tmp_path: Path, capsys: 
     [
         ([vector(3)], games.HYBRID, "it has the sensors 'Body' "),
         ([vector(3, "a"), vector(90, "b")], games.HYBRID, "it has the sensors 'Body' "),
-        (None, (3, (3,)), "it has 2 continuous actions and the discrete branches [3], and the model 3 and [3]."),
+        (None, (3, (3,)), "it has 2 continuous actions and the discrete branches [3], but the model has 3 and [3]."),
     ],
 )
 def test_a_model_of_other_agents(
@@ -254,7 +254,7 @@ def test_a_recording_of_another_behavior(
     run = in_a_run(tmp_path / "first", (100, game))
     strange = record(tmp_path / "b.demo", game, *play(game, model, Fault()), name="Walker")
     told = refused(capsys, run, "--demo", strange)
-    assert "is a recording of the behavior 'Walker', and " in told
+    assert "is a recording of the behavior 'Walker', but " in told
     assert "was trained for 'Crawler'. If the behavior was renamed, use --behavior Crawler." in told
     assert verify(run, "--demo", strange, "--behavior", "Crawler") == 0
     capsys.readouterr()

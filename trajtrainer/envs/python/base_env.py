@@ -1,6 +1,6 @@
 """The steps of a ``mlagents_envs.base_env.BaseEnv`` as columns.
 
-Shape legend: N agents of a step batch, T terminal rows of it, D sum of branch sizes, O an observation's own shape.
+Shape legend: N agents in a step batch, T terminal rows in it, D sum of branch sizes, O shape of one observation.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ _MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionPropert
 class BehaviorColumns:
     """One behavior of a BaseEnv.
 
-    Pictures that are announced as (height, width, channels) are transposed to (channels, height, width). Their
-    dimension properties show that, or if those are unspecified, that their last dimension is the smallest.
+    Pictures that are announced as (height, width, channels) are transposed to (channels, height, width). They are
+    recognized by their dimension properties or, if those are unspecified, because their last dimension is the smallest.
 
     Args:
-        name: of the behavior.
-        spec: as the environment announces it.
+        name: name of the behavior.
+        spec: the spec that the environment announces.
 
     Attributes:
-        spec: as the trainer sees it.
+        spec: the spec that the trainer sees.
     """
 
     def __init__(self, name: str, spec: BehaviorSpec) -> None:
@@ -56,13 +56,13 @@ class BehaviorColumns:
         self.spec = BehaviorSpec(sensors, spec.action_spec)
 
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
-        """The agents of one step, terminal rows first.
+        """Return the agents of one step, terminal rows first.
 
-        Where no agent ended or none decides, what the environment gives for them may be empty in any form, as in
-        ML-Agents: lists without arrays as well as arrays without rows.
+        As in ML-Agents, the environment may represent the absence of ended or deciding agents in any form, such as
+        lists without arrays or arrays without rows.
 
         Raises:
-            InvalidDataError: an observation or reward is text, or of another shape than announced.
+            InvalidDataError: an observation or reward is not numeric, or its shape differs from the announced one.
         """
         num_terminal = len(terminals)
         obs = [steps.obs for steps in (terminals, decisions) if len(steps)]
@@ -90,7 +90,7 @@ class BehaviorColumns:
                 f"Behavior {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
                 f"but announced {expected}."
             )
-        # Always a copy: an environment may reuse its arrays.
+        # This is always a copy, because an environment may reuse its arrays.
         return self._numbers(f"observation {index}", column, np.uint8 if column.dtype == np.uint8 else np.float32)
 
     def _joined(self, what: str, terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
@@ -114,7 +114,7 @@ def _has_channels_last(sensor: ObservationSpec) -> bool:
 
 
 class TrainerChannels:
-    """The side channels of a trainer, for an environment that accepts them: engine, parameters, statistics."""
+    """The trainer's side channels (engine, parameters, statistics), for an environment that accepts them."""
 
     def __init__(self, engine: EngineSettings) -> None:
         self._engine = side_channels.EngineConfigurationChannel()
@@ -129,21 +129,21 @@ class TrainerChannels:
 
 @dataclass(slots=True)
 class BaseEnvWorker:
-    """An environment and the channels that it was given, if any."""
+    """An environment, and the side channels that it was given, if any."""
 
     env: BaseEnv
     channels: TrainerChannels | None = None
 
 
 class BaseEnvEnvironment(InProcessEnvironment):
-    """BaseEnvs, stepped one after the other.
+    """One or more BaseEnvs, stepped sequentially.
 
-    Environment parameters, engine settings and statistics need an environment whose factory took our side channels; for
-    others, parameters are dropped with a warning.
+    Environment parameters, engine settings and statistics need an environment whose factory accepted the trainer's side
+    channels. For other environments, parameters are dropped with a warning.
 
     Args:
         workers: the environments; each has its own agents.
-        name: for messages.
+        name: name for error messages.
     """
 
     def __init__(self, workers: Sequence[BaseEnvWorker], *, name: str | None = None) -> None:
@@ -153,10 +153,10 @@ class BaseEnvEnvironment(InProcessEnvironment):
         self._has_warned = False
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``.
+        """Send parameters through the side channels; see ``Environment``.
 
         Raises:
-            SettingsError: a name or number that cannot be sent.
+            SettingsError: a name or number cannot be sent.
         """
         for worker in self._workers:
             if worker.channels is not None:

@@ -1,4 +1,4 @@
-"""The environment's parameters, drawn anew for each episode."""
+"""Environment parameters that are drawn for each episode."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trajtrainer.settings import environment as samplers
 
 
 class EpisodeParameters:
-    """The current samplers of one copy, each with its own generator.
+    """The current samplers of one environment copy, each with its own generator.
 
-    Every lesson change sends all samplers, so one that is set again unchanged keeps its place in its sequence.
+    Every lesson change sends all samplers, so a sampler that is set again unchanged continues its sequence.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class EpisodeParameters:
                 self._sources.pop(key, None)
 
     def draw(self, seed: int | None) -> dict[str, float]:
-        """A value of each parameter, for one episode.
+        """Draw a value of each parameter for one episode.
 
         Args:
-            seed: with which the environment begins the episode. The samplers' sequences start again with it, but they
-                are not the environment's own. None continues them.
+            seed: the seed with which the environment starts the episode. It also restarts the samplers, whose random
+                numbers differ from those of the environment. None continues their sequences.
         """
         if seed is not None:
             self._seed = seed

@@ -1,7 +1,7 @@
-"""Environments of Python libraries: Gymnasium and PettingZoo by their IDs, and whatever a factory makes.
+"""Environments of Python libraries: Gymnasium and PettingZoo environments by ID, and environments from factories.
 
-Gymnasium and PettingZoo are optional. Functions here look for them in ``sys.modules``: an object of one of these
-packages can only exist if the package has been imported.
+Gymnasium and PettingZoo are optional. The functions here look for them in ``sys.modules``, because an object of one of
+these packages can only exist if the package has been imported.
 """
 
 import importlib
@@ -24,10 +24,10 @@ from trajtrainer.settings.run import RunSettings
 _RULE_NAMES = ("behaviors", "teams", "groups")
 _READING = {
     "smallest_picture": "the minimum height and width in pixels of a Box that counts as a picture",
-    "max_items": "the maximum length of a Sequence, or one for each sensor by its name, such as {tiles: 20, walls: 5}",
+    "max_items": "the maximum length of a Sequence, or one per sensor name, such as {tiles: 20, walls: 5}",
 }
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
-# Extras that Gymnasium and this package have under the same names.
+# Extras with the same names in Gymnasium and in this package.
 _GYMNASIUM_EXTRAS = ("mujoco", "box2d", "atari")
 _ID = re.compile(r"(?:([\w-]+)/)?[\w.-]+-v\d+")
 # Namespace -> the module that registers its IDs when it is imported, and the extra that installs it.
@@ -35,7 +35,7 @@ _PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
 def make_from_factory(name: str, settings: RunSettings) -> Environment:
-    """Make a ``python:MODULE:FACTORY``; raises what ``from_factory`` raises."""
+    """Make the environment of ``python:MODULE:FACTORY``. Raises the same errors as ``from_factory``."""
     path = settings.env_settings.env_path
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -46,28 +46,28 @@ def make_from_factory(name: str, settings: RunSettings) -> Environment:
 
 
 def factory_takes(name: str, argument: str) -> bool:
-    """Whether the factory of a ``python:MODULE:FACTORY`` has a parameter of this name."""
+    """Return whether the factory of ``python:MODULE:FACTORY`` has a parameter with this name."""
     return argument in user_code.named_parameters(user_code.find_factory(name, f"--env python:{name}"))
 
 
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
-    """Make the environment of a factory.
+    """Make an environment with a factory.
 
     The factory returns a Gymnasium environment, a PettingZoo environment (parallel or AEC), a ``mlagents_envs`` BaseEnv
-    or an ``Environment`` of one worker. It is called once per copy (``num_envs``), or once for a vectorized environment
-    of Gymnasium, which holds all copies.
+    or an ``Environment`` with one worker. It is called once per copy (``num_envs``), or only once if it returns a
+    Gymnasium vectorized environment, which contains all copies.
 
     Args:
-        factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
-            ``seed`` (of the run, plus the worker id), ``side_channels`` (a list, for a BaseEnv) and ``num_envs`` (where
-            it is more than 1).
-        settings: of the run.
-        what: the factory, for messages.
+        factory: called with ``env_args``, and also with each of the following for which it has a parameter:
+            ``worker_id`` (0, 1, ...), ``seed`` (the run's seed plus the worker id), ``side_channels`` (a list, for a
+            BaseEnv) and ``num_envs`` (if it is greater than 1).
+        settings: settings of the run.
+        what: description of the factory for error messages.
 
     Raises:
-        SettingsError: it does not take the arguments, or makes something else.
-        EnvironmentFaultError: it fails.
-        UnsupportedError: its environment's spaces cannot be translated.
+        SettingsError: the factory does not accept the arguments, or returns something other than an environment.
+        EnvironmentFaultError: the factory fails.
+        UnsupportedError: the spaces of the environment cannot be translated.
     """
     what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
     env_settings = settings.env_settings
@@ -86,7 +86,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
             return offered[copy].all()  # type: ignore[no-any-return]
 
         offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
-        if env_settings.num_envs > 1:  # Otherwise a factory of vectorized environments has its own default.
+        if env_settings.num_envs > 1:  # Otherwise a factory of vectorized environments uses its own default.
             offers["num_envs"] = lambda: env_settings.num_envs
         made = call(factory, what, arguments, offers)
         if isinstance(made, type):
@@ -129,7 +129,7 @@ def _adapt(
     reading: dict[str, Any],
     what: str,
 ) -> Environment:
-    """Turn what a factory made into an ``Environment``, by its type."""
+    """Convert the environments that a factory made to an ``Environment``, depending on their type."""
     first, seed = envs[0], env_settings.seed
     if "pettingzoo" in sys.modules:
         from trajtrainer.envs.python.pettingzoo_agents import AgentRule
@@ -139,8 +139,8 @@ def _adapt(
             return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
     if rule:
         raise SettingsError(
-            f"{what} takes no argument {next(iter(rule))!r} and did not make a PettingZoo environment, whose agents "
-            f"--env-args {', '.join(_RULE_NAMES)} would sort."
+            f"{what} takes no argument {next(iter(rule))!r} and did not make a PettingZoo environment. The --env-args "
+            f"{', '.join(_RULE_NAMES)} are for PettingZoo agents."
         )
     if isinstance(first, BaseEnv):
         if reading:
@@ -167,10 +167,10 @@ def _adapt(
 
 
 def make_gymnasium(name: str, settings: RunSettings) -> Environment:
-    """Make a ``gym:ID``.
+    """Make the environment of ``gym:ID``.
 
     Raises:
-        SettingsError: Gymnasium is missing, or does not make this environment with these arguments.
+        SettingsError: Gymnasium is missing, or it cannot make this environment with these arguments.
     """
     path, name = str(settings.env_settings.env_path), _with_current_module(name)
     try:
@@ -204,12 +204,12 @@ def make_gymnasium(name: str, settings: RunSettings) -> Environment:
 
 
 def _with_current_module(name: str) -> str:
-    """The name of a Gymnasium environment; version 0.1.0 wrote another module into configurations."""
+    """Return the name of a Gymnasium environment; replace the module that version 0.1.0 wrote to configurations."""
     return name.replace("trajtrainer.envs.gymnasium_environment:", "trajtrainer.gymnasium:")
 
 
 def gymnasium_episode_limit(name: str, env_args: Sequence[str] | None) -> Any:
-    """The steps after which a ``gym:ID`` truncates each episode, according to its registration."""
+    """Return the maximum number of steps in an episode of ``gym:ID``, or None if it is unlimited or unknown."""
     try:
         import gymnasium
 
@@ -217,13 +217,13 @@ def gymnasium_episode_limit(name: str, env_args: Sequence[str] | None) -> Any:
         if module:
             importlib.import_module(module)
         registered = gymnasium.spec(env_id).max_episode_steps
-    except Exception:  # Not installed where only learning takes place, or an ID whose error is reported elsewhere.
+    except Exception:  # Gymnasium may be missing on a learner, and errors in the ID are reported elsewhere.
         return None
     return user_code.keyword_arguments(env_args).get("max_episode_steps", registered)
 
 
 def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
-    """Turn what Gymnasium raises for an unknown ID or a missing package into a mistake of the settings, with a hint."""
+    """Convert Gymnasium's error for an unknown ID or a missing package to a ``SettingsError`` with a hint."""
     from gymnasium import error as gymnasium_error
 
     cause = error.__cause__
@@ -240,7 +240,7 @@ def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerErro
 
 
 def option_for_id(env_id: str) -> str:
-    """The ``--env`` option of a Gymnasium ID, and what to install for it; "" if the text does not look like an ID.
+    """Return the ``--env`` option for a Gymnasium ID and what to install; "" if the text does not look like an ID.
 
     >>> option_for_id("CartPole-v1"), option_for_id("Builds/Game.exe")
     ('--env=gym:CartPole-v1', '')
@@ -257,10 +257,10 @@ def option_for_id(env_id: str) -> str:
 
 
 def registration_hint(name: str) -> str:
-    """How to register an ID that Gymnasium does not know.
+    """Return a hint on how to register an ID that Gymnasium does not know.
 
     Args:
-        name: what follows ``gym:``, with or without the module that registers the ID.
+        name: the text after ``gym:``, with or without the module that registers the ID.
     """
     module, _, env_id = name.rpartition(":")
     option = option_for_id(env_id)
@@ -272,10 +272,10 @@ def registration_hint(name: str) -> str:
 
 
 def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
-    """Make a ``pettingzoo:MODULE``.
+    """Make the environment of ``pettingzoo:MODULE``.
 
     Raises:
-        SettingsError: PettingZoo or the module is missing, or does not take these arguments.
+        SettingsError: PettingZoo or the module is missing, or the module does not accept these arguments.
     """
     path = settings.env_settings.env_path
     try:
@@ -286,7 +286,7 @@ def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
     from trajtrainer.envs.python.pettingzoo_environment import BASES, PettingZooEnvironment
 
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
-    # PettingZoo's own mpe only says that it has moved to the package mpe2.
+    # pettingzoo.mpe only raises an error saying that it has moved to the package mpe2.
     names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
     module = user_code.import_first(names, f"--env {path}")
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
@@ -303,16 +303,16 @@ def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
 
 
 def _take(names: Iterable[str], factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove from ``arguments`` those that are for us, unless the factory takes them."""
+    """Remove the named arguments from ``arguments`` and return them, except for those that the factory takes."""
     own = user_code.named_parameters(factory)
     return {name: arguments.pop(name) for name in names if name in arguments and name not in own}
 
 
 def take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove from ``arguments`` what says how spaces are read, unless the factory takes it.
+    """Remove the options for reading spaces from ``arguments`` and return them, except for those the factory takes.
 
     Raises:
-        SettingsError: a value that is no whole number above 0.
+        SettingsError: a value is not a positive integer.
     """
     taken = _take(_READING, factory, arguments)
     for name, value in taken.items():
@@ -339,9 +339,9 @@ def _vectorized(env: Any, settings: EnvironmentSettings, reading: dict[str, Any]
 
 
 def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
-    """Make ``count`` environments, or one if it is vectorized and holds all copies.
+    """Make ``count`` environments, or only one if it is vectorized and contains all copies.
 
-    If one cannot be made, those before it are closed.
+    If an environment cannot be made, close those that were made before it.
     """
     envs: list[Any] = []
     for copy in range(count):

@@ -1,4 +1,4 @@
-"""An agent with Gymnasium spaces as a behavior: observations, actions and action masks.
+"""The spaces of a Gymnasium agent as a behavior: observations, actions and action masks.
 
 Shape legend: N agents, D sum of branch sizes.
 """
@@ -27,18 +27,18 @@ from trajtrainer.envs.python.gymnasium_observations import (
     sensor_name,
 )
 
-# Bounds beyond these only come from the limits of the type.
+# Bounds beyond these are only the limits of the data type.
 _UNBOUNDED_REAL = 1e30
 _UNBOUNDED_WHOLE = 2.0**31 - 1
 
-# f32 [N, C] and i32 [N, K] of a whole batch -> N actions of one (part of a) space.
+# Actions f32 [N, C] and i32 [N, K] of a whole batch -> N actions of a space or a part of it.
 _Assemble = Callable[[FloatArray, IntArray], Sequence[Any]]
-# N actions of a leaf of the space -> what a trainer would have decided, [N, columns of the leaf].
+# N actions of a leaf of the space -> the trainer's actions that they correspond to, [N, columns of the leaf].
 _Read = Callable[[Sequence[Any]], NDArray[Any]]
 
 
 class _Leaf(NamedTuple):
-    """A leaf of the space: the keys that lead to it, its columns, and how to read it."""
+    """A leaf of the space: the keys that lead to it, its columns, and a function that reads it."""
 
     path: tuple[Key, ...]
     columns: slice
@@ -46,19 +46,20 @@ class _Leaf(NamedTuple):
 
 
 class ActionLayout:
-    """An action space as a trainer's actions, in the space's own order (Gymnasium sorts the keys of a Dict).
+    """The layout of an action space as a trainer's actions, in the order of the space (Gymnasium sorts a Dict's keys).
 
-    - Box: continuous. [-1, 1], the range of a policy's actions, is stretched to the bounds. Boxes of integers are
-      rounded. A Box needs bounds: without them it is unknown how large an action may be.
-    - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of two per number.
-    - Dict and Tuple: those of their parts, one after the other (both continuous and discrete: hybrid actions).
+    - Box: continuous actions. The range of a policy's actions, [-1, 1], is scaled to the bounds. For integer Boxes,
+      actions are rounded. A Box needs finite bounds, because otherwise the scale of its actions is unknown.
+    - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of size 2 per number.
+    - Dict and Tuple: the actions of their parts in order. If they are both continuous and discrete, they are hybrid
+      actions.
 
     Args:
-        space: to be described.
-        where: the owner, for messages.
+        space: the action space.
+        where: name of the space's owner, for error messages.
 
     Raises:
-        UnsupportedError: a space of another kind, or one without any action.
+        UnsupportedError: the space is of another kind, or has no actions.
     """
 
     def __init__(self, space: spaces.Space[Any], where: str) -> None:
@@ -70,11 +71,11 @@ class ActionLayout:
             raise UnsupportedError(f"{where}: the action space {space} is empty.")
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
-        """N actions that the space contains, in the order of the batch."""
+        """Return N actions of the space, in the order of the batch."""
         return self._assemble(batch.env_continuous, batch.discrete)
 
     def decisions(self, actions: Sequence[Any]) -> tuple[FloatArray, IntArray]:
-        """The inverse of ``actions``: continuous f32 [N, C] and discrete i32 [N, K] for N actions of the space."""
+        """Invert ``actions``: return continuous f32 [N, C] and discrete i32 [N, K] for N actions of the space."""
         continuous = np.zeros((len(actions), self.spec.continuous_size), np.float32)
         discrete = np.zeros((len(actions), self.spec.discrete_size), np.int32)
         for columns, leaves in ((continuous, self._continuous), (discrete, self._discrete)):
@@ -88,7 +89,7 @@ class ActionLayout:
 
 @dataclass(slots=True)
 class _Plan:
-    """Assigns columns of the batch to the leaves of a space."""
+    """The assignment of a batch's columns to the leaves of a space."""
 
     where: str
     continuous: int = 0
@@ -142,7 +143,7 @@ class _Plan:
                 return _numbers(space, columns, np.zeros(space.shape, np.int64))
         raise UnsupportedError(
             f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be "
-            f"translated to actions. Supported are {SUPPORTED}, none of them empty; a wrapper "
+            f"translated to actions. Supported spaces are {SUPPORTED}, none of them empty; a wrapper "
             "(gymnasium.ActionWrapper) can translate it."
         )
 
@@ -159,7 +160,7 @@ class _Plan:
 def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     whole = np.issubdtype(space.dtype, np.integer)
-    # Each whole number gets an equal share of [-1, 1], so the first and the last extend half a number outward.
+    # Each integer gets an equal share of [-1, 1], so the range extends half an integer beyond the first and the last.
     margin = 0.5 if whole else 0.0
     center, half = (low + high) / 2, (high - low) / 2 + margin
     smallest, largest = space.low.ravel(), space.high.ravel()
@@ -192,17 +193,17 @@ class AgentSpaces:
     """The spaces of one kind of agent.
 
     Args:
-        observation_space: of the agents.
-        action_space: of the agents.
-        where: the owner, for messages.
+        observation_space: observation space of the agents.
+        action_space: action space of the agents.
+        where: name of the owner, for error messages.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Attributes:
-        spec: the behavior.
-        masks: of the agents' discrete actions.
+        spec: spec of the behavior.
+        masks: reader of the agents' action masks.
 
     Raises:
-        UnsupportedError: a space that cannot be translated.
+        UnsupportedError: a space cannot be translated.
     """
 
     def __init__(
@@ -231,9 +232,9 @@ class AgentSpaces:
         mask: BoolArray,
         interrupted: BoolArray,
     ) -> steps.EnvironmentEvent:
-        """The event of an environment whose agents all are of this behavior, named ``where``, and have no groups.
+        """Build the event of an environment whose agents all have this behavior, named ``where``, and no groups.
 
-        The other arguments are those of ``batch``. The first event announces the behavior.
+        See ``batch`` for the other arguments. The first event announces the behavior.
         """
         new_specs = {} if self._announced else {self._where: self.spec}
         self._announced = True
@@ -249,7 +250,7 @@ class AgentSpaces:
         mask: BoolArray,
         interrupted: BoolArray,
     ) -> steps.StepBatch:
-        """The rows of T ends of episodes and then of the agents that decide, of whom ``mask`` is."""
+        """Build a batch of T terminal rows, followed by the agents that decide; ``mask`` is only for the latter."""
         num_terminal = len(interrupted)
         if num_terminal:
             mask = np.concatenate([np.zeros((num_terminal, mask.shape[1]), np.bool_), mask])
@@ -257,36 +258,36 @@ class AgentSpaces:
         return steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """A column per sensor.
+        """Return a column per sensor.
 
         Raises:
-            InvalidDataError: an observation is not of the space.
+            InvalidDataError: an observation does not match the space.
         """
         if self.masks.is_paired:
             observations = [observation[OBSERVATION] for observation in observations]
         return self._observations.columns(observations)
 
     def finite_columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for observations that no ``Gate`` checks, because they do not come from an environment.
+        """Like ``columns``, for observations that no ``Gate`` checks because they do not come from an environment.
 
         Raises:
-            InvalidDataError: an observation is not of the space, or holds NaN or infinity.
+            InvalidDataError: an observation does not match the space, or contains NaN or infinity.
         """
         columns = self.columns(observations)
         place = first_not_finite(columns)
         if place is not None:
             sensor = self.spec.observation_specs[place[0]].name
-            raise InvalidDataError(f"{self._where}: an observation holds NaN or infinity (sensor {sensor!r}).")
+            raise InvalidDataError(f"{self._where}: an observation contains NaN or infinity (sensor {sensor!r}).")
         return columns
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for observations that are one array [N, ...] for each leaf of the space.
+        """Like ``columns``, for batched observations: one array [N, ...] for each leaf of the space.
 
         Raises:
-            InvalidDataError: an observation is not of the space.
+            InvalidDataError: an observation does not match the space.
         """
         return self._observations.batch_columns(observations[OBSERVATION] if self.masks.is_paired else observations)
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
-        """N actions that the action space contains."""
+        """Return N actions of the action space."""
         return self._actions.actions(batch)

@@ -1,6 +1,6 @@
-"""Gymnasium environments: several copies, stepped as the agents of one worker.
+"""Gymnasium environments: several copies, which are stepped as the agents of one worker.
 
-Shape legend: N copies, T of them whose episode ended with this step.
+Shape legend: N copies, T copies whose episode ended in this step.
 """
 
 import contextlib
@@ -24,32 +24,32 @@ from trajtrainer.envs.python.gymnasium_masks import MASK
 from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 
 Env = gymnasium.Env[Any, Any]
-# Types that may say whether an episode has ended.
+# Accepted types of ``terminated`` and ``truncated``.
 TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
 
 
 class GymnasiumEnvironment(InProcessEnvironment):
-    """Copies of one Gymnasium environment, each an agent of the behavior that has the environment's name.
+    """Copies of one Gymnasium environment, each an agent of the behavior named after the environment.
 
-    Every event has a decision of every copy. A copy whose episode ended begins the next one at once, so its terminal
-    record (with the final observation) and its first decision are in the same event, with the same id. Truncated
-    episodes are ``interrupted``; an episode that is terminated and truncated at once is terminated.
+    Every event contains a decision of every copy. A copy whose episode ended starts the next one at once, so its
+    terminal record (with the final observation) and its first decision are in the same event, with the same id.
+    Truncated episodes are ``interrupted``; an episode that is both terminated and truncated counts as terminated.
 
-    The first reset seeds copy i with ``seed + i``; later ones continue the copies' own random numbers. Environment
-    parameters are drawn at the start of each episode and passed to ``reset(options={name: value, ...})``; without any
-    there are no options.
+    The first reset seeds copy i with ``seed + i``; later resets continue each copy's random sequence. Environment
+    parameters are drawn at the start of each episode and passed as ``reset(options={name: value, ...})``; without
+    parameters, ``options`` is None.
 
-    Plain environments in a loop, not ``gymnasium.vector``: the loop is as fast (measured with CartPole) and gives
-    final observations directly, not through infos.
+    The copies run in a loop instead of in ``gymnasium.vector``: the loop is as fast (measured with CartPole) and
+    returns final observations directly instead of in the infos.
 
     Args:
-        envs: the copies; all of the same spaces.
-        seed: of the run.
-        name: of the behavior; by default the environment's.
+        envs: the copies, all with the same spaces.
+        seed: seed of the run.
+        name: name of the behavior; by default that of the environment.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
-        UnsupportedError: a space that is missing or cannot be translated.
+        UnsupportedError: a space is missing or cannot be translated.
         InvalidDataError: the copies' spaces differ.
     """
 
@@ -135,7 +135,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         try:
             begun = self._envs[copy].reset(seed=seed, options=options)
         except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # not in the call itself
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # raised inside reset()
                 raise
             raise InvalidDataError(
                 f"The environment {self.name}: reset() does not accept seed and options ({error}). Declare it as "
@@ -146,7 +146,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         return begun[0], begun[1]
 
     def _with_mask(self, copy: int, info: dict[str, Any]) -> dict[str, Any]:
-        """Add the mask of the environment's method to an info without one."""
+        """Add the mask from the environment's method to an info that has no mask."""
         method = self._mask_methods[copy]
         return info if method is None or MASK in info else {**info, MASK: method()}
 
@@ -159,7 +159,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         ended: LongArray,
         interrupted: list[bool],
     ) -> EnvironmentEvent:
-        """The event of T final observations and rewards and N others, with N infos."""
+        """Build an event from T final and N other observations and rewards, and the N infos."""
         try:
             earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
@@ -178,11 +178,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
 
 def check_spaces(env: Any, attributes: Iterable[str], where: str) -> None:
-    """Reject an environment that lacks one of its spaces.
-
-    Raises:
-        UnsupportedError: it does.
-    """
+    """Raise ``UnsupportedError`` if an environment lacks one of its spaces."""
     for attribute in attributes:
         space = getattr(env, attribute, None)
         if not isinstance(space, gymnasium.Space):
@@ -193,6 +189,6 @@ def check_spaces(env: Any, attributes: Iterable[str], where: str) -> None:
 
 
 def environment_name(env: Any) -> str:
-    """The id with its version ("CartPole-v1"), or the class for environments that are not registered."""
-    bare = env.unwrapped  # A wrapper's spec is a copy that describes the wrapper, too.
+    """Return the ID with its version ("CartPole-v1"), or the class name of an environment that is not registered."""
+    bare = env.unwrapped  # A wrapper's spec is a copy that also describes the wrapper.
     return type(bare).__name__ if bare.spec is None else bare.spec.id

@@ -1,4 +1,4 @@
-"""Action masks of Gymnasium and PettingZoo agents: where they are found, and how they are read.
+"""Action masks of Gymnasium and PettingZoo agents: how to find and read them.
 
 Shape legend: N agents, D sum of branch sizes.
 """
@@ -22,28 +22,29 @@ logger = logging.getLogger(__name__)
 
 OBSERVATION, MASK = "observation", "action_mask"
 MASK_METHOD = "action_masks"
-"""The method of an environment that sb3-contrib calls."""
+"""The method of an environment that sb3-contrib calls to get masks."""
 _SIMILAR_METHODS = ("action_mask", "valid_action_mask", "get_action_mask", "valid_actions", "legal_actions")
 _LIKE_MASK = re.compile(r"action.*mask|mask.*action|(legal|valid|avail\w*|allowed|possible)_?(action|move)", re.I)
-# The infos of the first reset and the first step show what an environment puts there.
+# The infos of the first reset and the first step are enough to see what infos contain.
 _EXAMINED_CALLS = 2
 
 
 class AgentMasks:
-    """The masks of one kind of agent: D numbers, 1 = allowed, in one array or one for each branch or part of an action.
+    """The masks of one kind of agent: D numbers, 1 = allowed, in one array, or one per branch or part of an action.
 
-    They come from the key ``action_mask`` of the observations, from ``action_mask`` of the agents' infos, or from the
-    method ``action_masks()`` of the environment, in this order. A mask in the observations is a sensor as well, unless
-    their only keys are ``observation`` and ``action_mask``. A warning names whatever looks like a mask but is not used.
+    They come from the key ``action_mask`` of the observations, from ``action_mask`` in the agents' infos, or from the
+    environment's method ``action_masks()``, in this order. A mask in the observations is also a sensor, unless the only
+    keys of the observations are ``observation`` and ``action_mask``. A warning lists everything that looks like a mask
+    but is not used.
 
     Args:
-        observation_space: of the agents.
-        action_space: of the agents.
+        observation_space: observation space of the agents.
+        action_space: action space of the agents.
         branches: sizes of the discrete branches.
-        where: the owner, for messages.
+        where: name of the owner, for error messages.
 
     Attributes:
-        is_paired: the only keys of the observations are ``observation`` and ``action_mask``.
+        is_paired: True if the only keys of the observations are ``observation`` and ``action_mask``.
     """
 
     def __init__(
@@ -65,17 +66,17 @@ class AgentMasks:
         self._calls_to_examine = 0 if self._path is not None else _EXAMINED_CALLS
 
     def method_of(self, get: Callable[[str], Any]) -> Callable[[], Any] | None:
-        """The method ``action_masks()`` of an environment, if there is one and observations have no mask.
+        """Return the environment's method ``action_masks()``; None if it has none or the observations have a mask.
 
         Args:
-            get: finds an attribute of the environment or of its wrappers by its name, or raises AttributeError.
+            get: returns an attribute of the environment or its wrappers by name, or raises AttributeError.
         """
         if self._path is not None:
             return None
         for name in (MASK_METHOD, *_SIMILAR_METHODS):
             try:
                 found = get(name)
-            except Exception:  # noqa: S112  # there is none, or it is a property that does not work before the first reset
+            except Exception:  # noqa: S112  # missing, or a property that does not work before the first reset
                 continue
             if name == MASK_METHOD and self._num_choices and _takes_no_arguments(found):
                 return found  # type: ignore[no-any-return]
@@ -83,10 +84,10 @@ class AgentMasks:
         return None
 
     def rows(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
-        """Bool [N, D], True = forbidden.
+        """Return the masks, bool [N, D], True = forbidden.
 
         Raises:
-            InvalidDataError: a mask is missing, or of another size than the actions.
+            InvalidDataError: a mask is missing, or its size differs from that of the actions.
         """
         forbidden = np.zeros((len(observations), self._num_choices), np.bool_)
         if self._calls_to_examine:
@@ -101,12 +102,13 @@ class AgentMasks:
         return forbidden
 
     def batch(self, observations: Any, infos: Mapping[str, Any], number: int) -> BoolArray:
-        """Like ``rows``, for N observations and infos in the form of Gymnasium's vectorized environments.
+        """Like ``rows``, for N observations and infos in the format of Gymnasium's vectorized environments.
 
-        There the infos have an array [N, ...] under a name, and under ``_name`` the copies that it is for, if not all.
+        In this format, infos contain an array [N, ...] per name, and a boolean array ``_name`` if some copies have no
+        value.
 
         Raises:
-            InvalidDataError: masks are missing, or of another number or size than the actions.
+            InvalidDataError: masks are missing, or their number or size differs from that of the actions.
         """
         forbidden = np.zeros((number, self._num_choices), np.bool_)
         if self._calls_to_examine:
@@ -140,7 +142,7 @@ class AgentMasks:
         allowed = _flat(mask, self._action_space)
         are_numbers = allowed.dtype.kind in "biuf"
         if allowed.size != len(row) or not are_numbers:
-            what = "entries" if are_numbers else "entries that are no numbers"
+            what = "entries" if are_numbers else "entries that are not numbers"
             raise InvalidDataError(
                 f"{self._where}: an action_mask has {allowed.size} {what}, expected {len(row)}, one for each "
                 f"choice of the discrete actions {tuple(self._branches)}."
@@ -148,12 +150,12 @@ class AgentMasks:
         row[:] = allowed == 0
 
     def _is_like_mask(self, name: Key, size: int) -> bool:
-        """Whether a name is one of a mask; one that only has "mask" in it counts if the size fits."""
+        """Return whether a name looks like a mask. A name that only contains "mask" counts if the size is right."""
         is_one_per_choice = self._num_choices > 0 and size == self._num_choices
         return bool(_LIKE_MASK.search(str(name)) or (is_one_per_choice and "mask" in str(name).lower()))
 
     def _examine(self, infos: Mapping[str, Any], number: int) -> None:
-        """Warn about what looks like a mask in the space, the environment or the infos, unless masks are found."""
+        """Warn about anything in the space, environment or infos that looks like a mask, unless masks are found."""
         self._calls_to_examine -= 1
         if MASK in infos and self._num_choices:
             self._calls_to_examine = 0
@@ -165,7 +167,7 @@ class AgentMasks:
         self._calls_to_examine = 0
         expected = (
             f"A mask has {self._num_choices} numbers, 1 = allowed, for the discrete branches {self._branches}, and is "
-            f"{MASK!r} in a Dict observation or in the info, or what the method {MASK_METHOD}() returns."
+            f"{MASK!r} in a Dict observation or in the info, or the result of the method {MASK_METHOD}()."
             if self._num_choices
             else "Only discrete actions can be masked, and these are continuous."
         )
@@ -173,7 +175,7 @@ class AgentMasks:
 
 
 def _parts(space: spaces.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], spaces.Space[Any]]]:
-    """All parts of a space and the keys that lead to them, outer ones first."""
+    """Yield all parts of a space with the keys that lead to them, outer parts first."""
     if path:
         yield path, space
     if isinstance(space, spaces.Dict):
@@ -185,7 +187,7 @@ def _parts(space: spaces.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tup
 
 
 def _num_values(space: spaces.Space[Any]) -> int:
-    """How many numbers a sample has."""
+    """Return how many numbers a sample contains."""
     match space:
         case spaces.Dict() | spaces.Tuple():
             parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
@@ -206,19 +208,19 @@ def _takes_no_arguments(found: Any) -> bool:
 def _size(value: Any) -> int:
     try:
         return np.size(value)
-    except ValueError:  # a list of unequal arrays
+    except ValueError:  # a list of arrays with different shapes
         return 0
 
 
 def _unbatched(masks: Any) -> Any:
-    """The masks of N copies, one by one. A tuple or dict has an array [N, size] for each part."""
+    """Return the masks of N copies one by one. A tuple or dict contains an array [N, size] for each part."""
     if isinstance(masks, Mapping):
         return [dict(zip(masks, parts, strict=True)) for parts in zip(*masks.values(), strict=True)]
     return list(zip(*masks, strict=True)) if isinstance(masks, tuple) else masks
 
 
 def _flat(mask: Any, space: spaces.Space[Any]) -> NDArray[Any]:
-    """A mask of an action space as one array. Parts without a mask are None, such as those of continuous actions."""
+    """Return a mask of an action space as one array. Parts without a mask (such as continuous ones) are None."""
     if isinstance(mask, np.ndarray):
         return mask.ravel()
     if isinstance(mask, Mapping) and isinstance(space, spaces.Dict):

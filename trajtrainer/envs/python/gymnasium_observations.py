@@ -1,6 +1,6 @@
 """Gymnasium observation spaces as sensors: each leaf of a space is one observation of the behavior.
 
-Shape legend: N observations of a list, O a sensor's own shape.
+Shape legend: N observations in a list, O shape of a sensor.
 """
 
 import logging
@@ -19,25 +19,25 @@ from trajtrainer.core.steps import FloatArray, ObservationArray
 
 logger = logging.getLogger(__name__)
 
-# The smallest picture that the default encoder (simple) takes; what is smaller is a board, not a picture.
+# The smallest picture that the default encoder (simple) accepts; anything smaller is a board rather than a picture.
 SMALLEST_PICTURE = 20
 _PICTURE_RANK, _STACK_RANK = 3, 4
 _BYTE = 255
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 Key = str | int
-# The most items of a Sequence, of all or by the names of their sensors.
+# The maximum length of a Sequence: one for all, or one per sensor name.
 MaxItems = int | Mapping[str, int] | None
 # The same leaf of N observations -> a column [N, *O].
 Read = Callable[[Sequence[Any]], ObservationArray]
 
-# What the items of a Sequence may be: what is a vector.
+# Spaces that the items of a Sequence may have. They are read as vectors.
 _ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sensor:
-    """One leaf: the keys that lead to it, what the trainer sees of it, and how its values become a column."""
+    """A leaf of the space: the keys that lead to it, its sensor, and a function that reads its values as a column."""
 
     path: tuple[Key, ...]
     spec: ObservationSpec
@@ -45,26 +45,28 @@ class _Sensor:
 
 
 class ObservationLayout:
-    """The sensors of an observation space, in the space's own order (Gymnasium sorts the keys of a Dict).
+    """The sensors of an observation space, in the order of the space (Gymnasium sorts the keys of a Dict).
 
-    - Box: a vector of its numbers. A picture if it has three dimensions, two of which are large enough: as many
-      channels as its smallest outer dimension has (the last one, height x width x channels, where both fit), turned to
-      (channels, height, width). A u8 Box of two such dimensions is a picture with one channel. A Box of four dimensions
-      is a stack of such pictures along the first one; the frames become channels, one after the other. Bytes from 0 to
-      255 are seen as 0 to 1: pictures stay u8 until their encoder divides them, vectors are divided here. All else is
-      f32 as it is.
-    - Discrete: one-hot. MultiDiscrete: the one-hots of its numbers side by side. MultiBinary: a vector of 0 and 1.
-    - Sequence of what is a vector: a list of entities, as of Unity's buffer sensor, filled up with zeros.
-    - Dict and Tuple: the sensors of their parts, named by the path ("arm.angle").
+    - Box: a vector of its numbers. It is a picture if it has three dimensions and two of them are large enough. The
+      smaller one of the outer dimensions (the last one if they are equal) contains the channels, and the picture is
+      transposed to (channels, height, width). A u8 Box with two large dimensions is a picture with one channel. A Box
+      with four dimensions is a stack of such pictures along the first dimension; its frames are concatenated along the
+      channels. Bytes from 0 to 255 are scaled to 0 to 1: pictures stay u8 until their encoder scales them, and vectors
+      are scaled here. All other values become f32 unchanged.
+    - Discrete: a one-hot vector. MultiDiscrete: the concatenated one-hot vectors of its numbers. MultiBinary: a vector
+      of zeros and ones.
+    - Sequence of items that are vectors: a list of entities, like that of Unity's buffer sensor, padded with zeros.
+    - Dict and Tuple: the sensors of their parts, named by their path ("arm.angle").
 
     Args:
-        space: to be described.
-        where: the owner, for messages.
+        space: the observation space.
+        where: name of the space's owner, for error messages.
         smallest_picture: minimum height and width of a picture.
-        max_items: of each Sequence, or by the names of their sensors: a Sequence has no maximum of its own.
+        max_items: maximum length of every Sequence, or a mapping from sensor names to maximum lengths, because the
+            space of a Sequence does not define one.
 
     Raises:
-        UnsupportedError: a space of another kind, one without any numbers, or a Sequence whose maximum is not given.
+        UnsupportedError: the space is of another kind, has no numbers, or contains a Sequence without maximum length.
     """
 
     def __init__(
@@ -81,15 +83,15 @@ class ObservationLayout:
         return [sensor.spec for sensor in self._sensors]
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """A column [N, *O] per sensor, f32 or u8.
+        """Return a column [N, *O] per sensor, f32 or u8.
 
         Raises:
-            InvalidDataError: an observation is not of the space.
+            InvalidDataError: an observation does not match the space.
         """
         return tuple(self._column(sensor, observations, is_batch=False) for sensor in self._sensors)
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for observations that are one array [N, ...] for each leaf of the space.
+        """Like ``columns``, for batched observations: one array [N, ...] for each leaf of the space.
 
         Raises:
             InvalidDataError: see ``columns``.
@@ -112,7 +114,7 @@ class ObservationLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How a space is read; see ``ObservationLayout``."""
+    """Options for reading a space; see ``ObservationLayout``."""
 
     where: str
     smallest: int
@@ -154,14 +156,14 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading)
             yield _entities(space, path, reading)
         case _:
             raise UnsupportedError(
-                f"{where}: the observation space {space}{_at(path)} cannot be translated to sensors. Supported are "
-                f"{SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
+                f"{where}: the observation space {space}{_at(path)} cannot be translated to sensors. Supported spaces "
+                f"are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
                 "(gymnasium.ObservationWrapper) can translate it."
             )
 
 
 def sensor_name(path: tuple[Key, ...]) -> str:
-    """The name of the sensor for a part of the space: its keys, joined by dots."""
+    """Return the name of the sensor for a part of the space: its keys, joined by dots."""
     return ".".join(map(str, path)) or "observation"
 
 
@@ -195,9 +197,9 @@ def _entities(space: spaces.Sequence, path: tuple[Key, ...], reading: _Reading) 
 
 
 class _Entities:
-    """Reads lists of up to ``most`` items as a column [N, most, size], the rest of which is zero.
+    """Reader of lists with up to ``most`` items as a column [N, most, size], padded with zeros.
 
-    Networks ignore an item of only zeros, as ML-Agents' do.
+    Networks ignore items in which all numbers are zero, as in ML-Agents.
     """
 
     def __init__(self, read: Read, most: int, size: int, where: str) -> None:
@@ -220,8 +222,8 @@ class _Entities:
             if not (self._has_warned_of_zeros or seen.any(axis=1).all()):
                 self._has_warned_of_zeros = True
                 logger.warning(
-                    "%s has an item of only zeros, which the network reads as no item. Add a number to each item that "
-                    "is always 1.",
+                    "%s has an item of only zeros, which the network ignores as padding. Add a number that is always 1 "
+                    "to each item.",
                     self._where,
                 )
             column[np.arange(self._most) < lengths[:, None]] = seen
@@ -248,12 +250,12 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
 
 
 def _frame(space: spaces.Box) -> tuple[int, ...]:
-    """The shape of one picture."""
+    """Return the shape of one picture."""
     return space.shape[1:] if len(space.shape) == _STACK_RANK else space.shape
 
 
 def _channel_axis(space: spaces.Box, smallest: int) -> int | None:
-    """The axis of the channels of a picture, or of each picture of a stack; None if it is not a picture."""
+    """Return the channel axis of a picture, or of each picture in a stack; None if it is not a picture."""
     shape = _frame(space)
     if len(shape) == 2 and space.dtype == np.uint8:
         return 2 if min(shape) >= smallest else None
@@ -264,7 +266,7 @@ def _channel_axis(space: spaces.Box, smallest: int) -> int | None:
 
 
 def _numbers(shape: tuple[int, ...], largest: int = 1) -> Read:
-    """A vector of the numbers, ``largest`` becoming 1."""
+    """Return a function that reads the numbers as a vector, divided by ``largest``."""
     size = math.prod(shape)
 
     def read(values: Sequence[Any]) -> ObservationArray:

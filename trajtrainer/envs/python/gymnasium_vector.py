@@ -1,6 +1,6 @@
-"""Vectorized environments of Gymnasium: copies that step together, as the agents of one worker.
+"""Gymnasium vectorized environments: copies that step together, as the agents of one worker.
 
-Shape legend: N copies, T of them whose episode ended with this step.
+Shape legend: N copies, T copies whose episode ended in this step.
 """
 
 import contextlib
@@ -32,31 +32,31 @@ _STEPPED = "(observations, rewards, terminations, truncations, infos)"
 
 
 class _Seen(NamedTuple):
-    """What all copies observe, a row for each."""
+    """The observations and masks of all copies, one row per copy."""
 
     columns: tuple[ObservationArray, ...]
     masks: BoolArray
 
 
 class VectorEnvironment(InProcessEnvironment):
-    """A ``gymnasium.vector.VectorEnv``, each of whose copies is an agent of the behavior named like the environment.
+    """A ``gymnasium.vector.VectorEnv`` whose copies are agents of the behavior named after the environment.
 
-    An event has the ends of episodes first, each with its final observation, and then the copies that decide. Which
-    these are depends on the autoreset mode of the environment:
+    An event contains the episodes that ended first, with their final observations, and then the copies that decide.
+    The autoreset mode of the environment determines which copies decide:
 
     - NEXT_STEP: a copy whose episode ended does not decide. The next step ignores its action and returns the first
       observation of its next episode.
-    - SAME_STEP: all decide. The final observations are in ``infos["final_obs"]``.
-    - DISABLED: all decide. Copies whose episode ended are reset at once, with ``options={"reset_mask": ...}``.
+    - SAME_STEP: all copies decide. The final observations are in ``infos["final_obs"]``.
+    - DISABLED: all copies decide. Copies whose episode ended are reset at once, with ``options={"reset_mask": ...}``.
 
     Args:
         env: the environment.
-        seed: of the first reset.
-        name: of the behavior; by default the environment's.
+        seed: seed of the first reset.
+        name: name of the behavior; by default that of the environment.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
-        UnsupportedError: a space that is missing or cannot be translated, or an unknown autoreset mode.
+        UnsupportedError: a space is missing or cannot be translated, or the autoreset mode is unknown.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class VectorEnvironment(InProcessEnvironment):
         self._action_space = env.single_action_space
         self._mask_method = self._spaces.masks.method_of(partial(_attribute, env))
         self._seed: int | None = seed
-        # Which copies have ended and begin with the next step.
+        # True for copies whose episode ended and that start a new one in the next step.
         self._over: BoolArray = np.zeros(self._number, np.bool_)
 
     def film(self, take: TakeFrame) -> None:
         self._env = Rendering(FirstPicture(self._env), self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``.
+        """Reject parameters; see ``Environment``.
 
         Raises:
-            UnsupportedError: there are some.
+            UnsupportedError: there are parameters.
         """
         if parameters:
             raise UnsupportedError(
                 f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), "
-                "because it begins most episodes on its own. Single environments receive them in reset()."
+                "because it starts most episodes on its own. Single environments receive them in reset()."
             )
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
@@ -139,7 +139,7 @@ class VectorEnvironment(InProcessEnvironment):
                     final = self._final(infos, ended)
                 case AutoresetMode.DISABLED:
                     begun = self._reset(options={"reset_mask": ended.copy()})
-                    columns = [column.copy() for column in seen.columns]  # ``final`` needs the old ones
+                    columns = [column.copy() for column in seen.columns]  # ``final`` needs the originals
                     for column, first in zip(columns, begun.columns, strict=True):
                         column[ended] = first[ended]
                     seen = _Seen(tuple(columns), np.where(ended[:, None], begun.masks, seen.masks))
@@ -155,7 +155,7 @@ class VectorEnvironment(InProcessEnvironment):
     def _step(
         self, decided: ActionBatch, deciding: BoolArray
     ) -> tuple[_Seen, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
-        """Step all copies with the actions of those that decide; the others get any action, and ignore it."""
+        """Step all copies with the actions of those that decide; the others ignore the action that they get."""
         self.call = ("step", 0)
         if not deciding.all():
             continuous = np.zeros((self._number, decided.env_continuous.shape[1]), np.float32)
@@ -202,10 +202,10 @@ class VectorEnvironment(InProcessEnvironment):
         return columns
 
     def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:
-        """The final observations, with anything in the rows of the other copies."""
+        """Return the final observations; the rows of the other copies are arbitrary."""
         found = infos.get(_FINAL)
         copies = np.flatnonzero(ended)
-        if isinstance(found, dict):  # of a Dict space, an array for each part
+        if isinstance(found, dict):  # from a Dict space, an array for each part
             return self._columns("step()", found)
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
@@ -217,15 +217,15 @@ class VectorEnvironment(InProcessEnvironment):
         return tuple(column[np.maximum(places, 0)] for column in last)
 
     def _check_begun(self, over: BoolArray) -> None:
-        """Reject episodes that end with their first observation."""
+        """Raise ``InvalidDataError`` for episodes that end with their first observation."""
         if over.any():
             raise InvalidDataError(
                 f"The environment {self.name} ended the episodes of the copies {np.flatnonzero(over).tolist()} in the "
-                f"step that began them. {self._mode_in_words()}"
+                f"step that started them. {self._mode_in_words()}"
             )
 
     def _mode_in_words(self) -> str:
-        return f'Its mode is {self._mode.name}; metadata["{_MODE}"] says so.'
+        return f'Its mode is {self._mode.name} (metadata["{_MODE}"]).'
 
     def _event(
         self,
@@ -237,7 +237,7 @@ class VectorEnvironment(InProcessEnvironment):
         seen: _Seen,
         rewards: FloatArray,
     ) -> EnvironmentEvent:
-        """The event of T ends and of all copies that continue. Each array has a row for every copy."""
+        """Build an event from the T episodes that ended and the copies that decide. Each array has a row per copy."""
         copies = np.arange(self._number, dtype=np.int64)
         active = ~self._over
         pairs: Any = [(copies, copies), (final_rewards, rewards), *zip(final, seen.columns, strict=True)]
@@ -251,7 +251,7 @@ class VectorEnvironment(InProcessEnvironment):
 
 
 def _attribute(env: VectorEnv[Any, Any, Any], name: str) -> Any:
-    """An attribute of a vectorized environment, or a function that gets it from all of its copies.
+    """Return an attribute of a vectorized environment, or a function that calls it on all copies.
 
     Raises:
         AttributeError: there is no such attribute.
@@ -263,10 +263,10 @@ def _attribute(env: VectorEnv[Any, Any, Any], name: str) -> Any:
 
 
 def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
-    """The number of copies.
+    """Return the number of copies in a vectorized environment.
 
     Raises:
-        UnsupportedError: the environment does not say.
+        UnsupportedError: ``num_envs`` is missing or invalid.
     """
     number = getattr(env, "num_envs", None)
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:

@@ -1,8 +1,9 @@
-"""The behaviors, teams and groups of PettingZoo agents, from their names.
+"""The behaviors, teams and groups of PettingZoo agents, derived from their names.
 
-The rule: ``adversary_1`` is number 1 of the type ``adversary``. A type is a behavior. Where agents act in turns, as at
-board games, each agent is a team of its own, numbered as the environment lists them; where all act at once, there are
-no teams. Agents of one behavior and one team in one copy are a group. ``AgentRule`` changes each part.
+The default rule: ``adversary_1`` is agent 1 of the type ``adversary``, and each type is a behavior. If agents take
+turns, as in board games, each agent is a separate team, numbered in the order in which the environment lists them; if
+all agents act simultaneously, there are no teams. Agents with the same behavior and team in one copy form a group.
+``AgentRule`` can change each part.
 """
 
 import re
@@ -28,24 +29,24 @@ class HasSpaces(Protocol):
     """The part of PettingZoo's environments that describes their agents."""
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
-        """The space of what an agent observes."""
+        """Return the observation space of an agent."""
 
     def action_space(self, agent: Any) -> spaces.Space[Any]:
-        """The space of what an agent does."""
+        """Return the action space of an agent."""
 
 
 def agent_label(agent: AgentName) -> str:
-    """The name as text, whatever it is: "red_3" for ("red", 3)."""
+    """Return the name of an agent as text: "red_3" for ("red", 3)."""
     return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
 
 
 def agent_type(agent: AgentName) -> str:
-    """The name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
+    """Return the name without its number: "adversary" for "adversary_0"; "agent" if the name is only a number."""
     return _NUMBER.sub("", agent_label(agent)) or _UNNAMED
 
 
 def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentName | None = None) -> bool:
-    """Whether two agents have the same spaces; without ``other``, one agent in two environments."""
+    """Return whether two agents have the same spaces; without ``other``, compare one agent in two environments."""
     other = agent if other is None else other
     return env.observation_space(agent) == other_env.observation_space(other) and env.action_space(
         agent
@@ -54,13 +55,13 @@ def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentNa
 
 @dataclass(frozen=True, slots=True)
 class AgentRule:
-    """What is not as the rule has it. Mappings are from an agent's name or type.
+    """Exceptions to the default rule. Mappings are from an agent's name or type.
 
     Attributes:
-        behaviors: a name for all agents, or a mapping to names; what it does not name is called by its type.
-        teams: "none", "each" (agent), "type", or a mapping to numbers; what it does not name is team 0.
-        groups: "none", "team" (agents of one behavior and team), or a mapping to numbers; what it does not name, and
-            what is 0, has no group.
+        behaviors: a name for all agents, or a mapping to names; agents without an entry are named after their type.
+        teams: "none", "each" (agent), "type", or a mapping to numbers; agents without an entry are in team 0.
+        groups: "none", "team" (agents with the same behavior and team), or a mapping to numbers; agents without an
+            entry or with 0 have no group.
     """
 
     behaviors: str | Mapping[str, str] | None = None
@@ -69,10 +70,10 @@ class AgentRule:
 
     @classmethod
     def parse(cls, arguments: Mapping[str, Any]) -> Self:
-        """Read keyword arguments of the same names.
+        """Create a rule from keyword arguments with the names of the attributes.
 
         Raises:
-            SettingsError: a value that is none of those above.
+            SettingsError: a value is not one of those listed above.
         """
         _check("behaviors", arguments, (), str, "a name, or a mapping such as {black: player, white: player}")
         _check("teams", arguments, ("none", "each", "type"), int, "none, each, type, or a mapping such as {red: 0}")
@@ -80,11 +81,7 @@ class AgentRule:
         return cls(**arguments)
 
     def check(self, agents: Iterable[AgentName]) -> None:
-        """Reject names that no agent has.
-
-        Raises:
-            SettingsError: there are such.
-        """
+        """Raise ``SettingsError`` if a mapping contains a name that no agent or type has."""
         labels = [agent_label(agent) for agent in agents]
         known = {*labels, *map(agent_type, labels)}
         for field in fields(self):
@@ -112,22 +109,22 @@ def _find(mapping: Mapping[str, Any], agent: AgentName, default: Any) -> Any:
 
 
 class AgentTypes:
-    """The behaviors of an environment's agents, their teams and their groups.
+    """The behaviors, teams and groups of an environment's agents.
 
-    Agents of one behavior have the same spaces. Where those that the rule gives one name differ in them, each gets a
-    behavior under its own name. Agents that were not announced before are sorted in when they first appear.
+    Agents of one behavior have the same spaces. If agents that would share a behavior have different spaces, each of
+    them gets a behavior under its own name. Agents that were not announced before are assigned when they first appear.
 
     Args:
-        env: asked for the agents' spaces.
-        agents: those known before the first step.
-        where: the environment's name, for messages.
-        rule: what is not as the rule has it.
-        in_turns: agents act one after the other.
+        env: the environment, which returns the agents' spaces.
+        agents: the agents that are known before the first step.
+        where: the environment's name, for error messages.
+        rule: exceptions to the default rule.
+        in_turns: whether the agents take turns.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
-        SettingsError: the rule names agents that there are not.
+        SettingsError: the rule names agents that do not exist.
     """
 
     def __init__(
@@ -153,7 +150,7 @@ class AgentTypes:
         self._numbers: dict[Hashable, int] = {}
         self._ids: dict[AgentName, str] = {}
         self._spaces: dict[str, AgentSpaces] = {}
-        # Behavior's name -> one of its agents, whose spaces all others have.
+        # Name of a behavior -> one of its agents; all of its agents have the same spaces.
         self._models: dict[str, AgentName] = {}
         by_name: dict[str, list[AgentName]] = {}
         for agent in agents:
@@ -166,21 +163,22 @@ class AgentTypes:
         self._members = Counter(self._ids.values())
 
     def behavior(self, agent: AgentName) -> str:
-        """The behavior id, with a team where there are teams."""
+        """Return the behavior id of an agent, including the team if there are teams."""
         found = self._ids.get(agent)
         if found is None:
             name = self._name(agent)
             model = self._models.get(name)
-            # Unlike agents of one name have no behavior of this name, unless an agent is called so.
+            # If agents of one name have different spaces, there is no behavior with this name, unless it is also the
+            # label of an agent.
             others = [known for known in self._ids if self._name(known) == name]
             shared = alike(self._env, self._env, model, agent) if model is not None else not others
             found = self._join(agent, name if shared else agent_label(agent))
         return found
 
     def group(self, agent: AgentName) -> Hashable:
-        """A key of an agent's group within its copy; None for an agent without mates.
+        """Return a key for an agent's group within its copy, or None if it has no group.
 
-        An agent without mates is alone in its behavior and team among those announced before.
+        By default, an agent has no group if no other announced agent has the same behavior and team.
         """
         groups = self._rule.groups
         behavior_id = self.behavior(agent)
@@ -190,15 +188,15 @@ class AgentTypes:
         return behavior_id if groups != "none" and self._members[behavior_id] > 1 else None
 
     def spaces(self, behavior_id: str) -> AgentSpaces:
-        """The translation of its agents' spaces."""
+        """Return the translated spaces of a behavior's agents."""
         return self._spaces[behavior_id]
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
-        """The observations and actions of a behavior."""
+        """Return the observations and actions of a behavior."""
         return self._spaces[behavior_id].spec
 
     def _name(self, agent: AgentName) -> str:
-        """The name of the behavior that an agent has if its spaces are those of the others."""
+        """Return the name of an agent's behavior, provided that its spaces match those of the other agents."""
         behaviors = self._rule.behaviors
         if isinstance(behaviors, str):
             return behaviors

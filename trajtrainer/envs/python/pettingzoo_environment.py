@@ -30,14 +30,14 @@ _STEPPED = "(observations, rewards, terminations, truncations, infos)"
 
 @dataclass(slots=True)
 class AgentRecord:
-    """What the environment says of one agent: that it must decide, or that its episode ended.
+    """A record of one agent, which has to decide or whose episode ended.
 
     Attributes:
-        agent: its name.
-        observation: as the environment gave it.
-        info: of the agent.
-        reward: since the agent's last decision.
-        interrupted: of an end: by a limit, not by the agent's own doing.
+        agent: name of the agent.
+        observation: observation as returned by the environment.
+        info: info of the agent.
+        reward: reward since the agent's last decision.
+        interrupted: True if the episode ended without being terminated.
     """
 
     agent: AgentName
@@ -55,10 +55,10 @@ class StepRecords(NamedTuple):
 
 
 def as_parallel(env: Any) -> Any:
-    """The parallel form of an environment, through PettingZoo's own converters.
+    """Return the parallel form of an environment, created by PettingZoo's converters.
 
-    Agents of an AEC environment that is not ``is_parallelizable`` (a board game) act one after the other; they are
-    asked only when it is their turn.
+    In an AEC environment that is not ``is_parallelizable`` (such as a board game), agents take turns and decide only
+    when it is their turn.
     """
     if not isinstance(env, AECEnv):
         return env
@@ -68,47 +68,47 @@ def as_parallel(env: Any) -> Any:
 
 
 class ParallelGame:
-    """Steps a parallel environment and resets it when no agent is left.
+    """A parallel environment that is reset when no agent is left.
 
-    An agent that ended and left the list of agents begins a new episode when it is listed again. In an AEC environment,
-    whose flags describe the present, it may also stay listed and return with False in both. One that disappears
-    (neither terminated nor truncated) counts as interrupted, with its last observation. An agent's rewards between its
-    episodes are dropped.
+    An agent whose episode ended and that left the list of agents starts a new episode when it is listed again. In an
+    AEC environment, whose flags describe the current state, it may also stay listed and return when both of its flags
+    are False. An agent that disappears without being terminated or truncated counts as interrupted, with its last
+    observation. Rewards that an agent gets between its episodes are dropped.
 
     Args:
         env: a parallel environment.
-        seed: of its first reset.
-        name: for messages.
+        seed: seed of its first reset.
+        name: name for error messages.
 
     Attributes:
-        env: the same.
-        seeds: of its resets; None to continue its random numbers.
-        parameters: drawn for each episode, and passed to ``reset``.
-        in_turns: whether only one agent is asked at a time.
+        env: the parallel environment.
+        seeds: seeds of its resets; None continues its random sequence.
+        parameters: environment parameters, which are drawn for each episode and passed to ``reset``.
+        in_turns: True if only one agent decides at a time.
     """
 
     def __init__(self, env: Any, seed: int, name: str) -> None:
         self.env = env
         self._name = name
         self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
-        # Not the one inside a wrapper around a converter, which may change what agents observe.
+        # A wrapper around a converter may change observations, so the environment inside it is not used.
         is_converted = self.in_turns or isinstance(env, conversions.aec_to_parallel_wrapper)
         self._aec: Any = env.aec_env if is_converted else None
         self.seeds = first_seeded(seed)
         self.parameters = EpisodeParameters()
         self._earned: dict[AgentName, float] = {}
-        # Agents whose episode continues -> their newest observation.
+        # Agents whose episode continues -> their latest observation.
         self._seen: dict[AgentName, Any] = {}
-        # Agents whose episode ended, and which the environment still lists.
+        # Agents whose episode ended but that the environment still lists.
         self._gone: set[AgentName] = set()
-        # Whether an agent has been listed since the reset. An episode that begins without agents is not over.
+        # True if an agent has been listed since the reset. An episode that starts without agents is not over.
         self._has_begun = False
 
     def reset(self) -> StepRecords:
-        """Begin an episode of all agents.
+        """Start an episode of all agents.
 
         Raises:
-            InvalidDataError: the environment returned something other than PettingZoo's do.
+            InvalidDataError: the environment returned something that does not follow PettingZoo's API.
         """
         seed = next(self.seeds)
         options = self.parameters.draw(seed)
@@ -121,10 +121,10 @@ class ParallelGame:
         return StepRecords([], self._deciding(observations, infos))
 
     def step(self, actions: Mapping[AgentName, Any]) -> StepRecords:
-        """Step with the actions of those that were asked; reset after the last agent's end.
+        """Step with the actions of the agents that had to decide; reset when the last agent's episode has ended.
 
         Raises:
-            InvalidDataError: the environment returned something other than PettingZoo's do.
+            InvalidDataError: the environment returned something that does not follow PettingZoo's API.
         """
         stepped = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = self._parts("step()", stepped, _STEPPED)
@@ -159,25 +159,25 @@ class ParallelGame:
                 record.observation = deepcopy(record.observation)
             return StepRecords(ended, self.reset().deciding)
         if self._aec is not None and over:
-            # PettingZoo's converters observe before the steps that remove the dead and choose the next player.
+            # PettingZoo's converters observe before they remove dead agents and select the next player.
             observations = {agent: self._aec.observe(agent) for agent in self._agents()}
             infos = self._aec.infos
         return StepRecords(ended, self._deciding(observations, infos))
 
     def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
-        """What a call returned, if it is a mapping from agents for each name in ``expected``."""
+        """Check that the result of a call has a mapping from agents for each name in ``expected``, and return it."""
         fits = isinstance(found, tuple | list) and len(found) == expected.count(",") + 1
         if not (fits and all(isinstance(part, Mapping) for part in found)):
             raise mismatch(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
         return found  # type: ignore[no-any-return]
 
     def _agents(self) -> Collection[AgentName]:
-        """The agents whose episode continues."""
+        """Return the agents that the environment lists."""
         agents = getattr(self.env, "agents", None)
         if not isinstance(agents, Collection):
             raise InvalidDataError(
                 f"The environment {self._name} has no list of agents: found {agents!r}. Set self.agents in reset() to "
-                "those that take part, and remove those whose episode ended in step()."
+                "the agents of the episode, and remove agents in step() when their episode ends."
             )
         return agents
 
@@ -194,12 +194,12 @@ class ParallelGame:
 
 
 def is_pettingzoo(env: object) -> bool:
-    """Whether this is an environment of PettingZoo."""
+    """Return whether this is a PettingZoo environment."""
     return isinstance(env, BASES)
 
 
 class _Row(NamedTuple):
-    """A record, with the ids of agent and group."""
+    """A record with the ids of its agent and group."""
 
     record: AgentRecord
     agent: int
@@ -209,18 +209,18 @@ class _Row(NamedTuple):
 class PettingZooEnvironment(InProcessEnvironment):
     """Copies of one PettingZoo environment. Agents' names determine behaviors, teams and groups (``AgentTypes``).
 
-    A copy is reset when its last agent is gone; an agent keeps its id from episode to episode. Agents that die have a
-    terminal record at once. They begin a new episode when the environment lists them again. An agent that is not
-    asked in every step gets the sum of its rewards since it was last asked.
+    A copy is reset when its last agent is gone; agents keep their ids in later episodes. An agent that dies gets a
+    terminal record at once, and starts a new episode when the environment lists it again. An agent that does not decide
+    in every step gets the sum of its rewards since its last decision.
 
     The first reset seeds copy i with ``seed + i``. Environment parameters are drawn for each episode of a copy and
     passed to ``reset(options={name: value, ...})``.
 
     Args:
         envs: the copies, parallel or AEC.
-        seed: of the run.
-        name: for messages.
-        rule: replaces parts of what the names determine.
+        seed: seed of the run.
+        name: name for error messages.
+        rule: exceptions to what the agents' names determine.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
@@ -252,9 +252,9 @@ class PettingZooEnvironment(InProcessEnvironment):
         )
         # Copy and agent -> the ids of agent and group.
         self._ids: dict[tuple[int, AgentName], tuple[int, int]] = {}
-        # Copy and key of a group within it -> its id.
+        # Copy and group key within the copy -> group id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
-        # Behavior -> the agents asked in the last event, in the order of its decisions.
+        # Behavior -> the agents that had to decide in the last event, in order.
         self._asked: dict[str, list[tuple[int, AgentName]]] = {}
         self._announced: set[str] = set()
 
@@ -292,7 +292,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         return self._event(worker, turns, is_reset=False)
 
     def _event(self, worker: int, turns: Sequence[StepRecords], *, is_reset: bool) -> EnvironmentEvent:
-        """The event of the step of each copy: its records by behavior."""
+        """Build an event from the step of each copy, with records grouped by behavior."""
         parts: dict[str, tuple[list[_Row], list[_Row]]] = {}
         self._asked = {}
         for copy, turn in enumerate(turns):

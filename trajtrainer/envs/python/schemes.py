@@ -1,4 +1,4 @@
-"""The schemes of Python libraries: Gymnasium and PettingZoo by their IDs, and whatever a factory makes."""
+"""The environment schemes of Python libraries: ``gym:``, ``pettingzoo:`` and ``python:``."""
 
 from trajtrainer.settings.schemes import EnvironmentScheme
 

@@ -1,4 +1,4 @@
-"""Variants of Gymnasium environments that the configurations in ``config/gym`` train in."""
+"""Variants of Gymnasium environments for the configurations in ``config/gym``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-# ID -> the environment it is made of, and the places of the velocities in its observations.
+# ID -> the original environment, and the indices of the velocities in its observations.
 _VELOCITIES = {"CartPoleNoVel-v1": ("CartPole-v1", (1, 3)), "PendulumNoVel-v1": ("Pendulum-v1", (2,))}
 _FLAT = {"MiniGrid-DoorKey-5x5-Flat-v0": "MiniGrid-DoorKey-5x5-v0"}
 
 
 class _Hidden(gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[np.float32]]):
-    """Show zeros at some places of a vector."""
+    """A wrapper that sets some entries of a vector observation to zero."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], places: tuple[int, ...]) -> None:
         super().__init__(env)
@@ -27,13 +27,13 @@ class _Hidden(gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[np.
 
 
 def without_velocities(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """Make one of the environments without velocities."""
+    """Make an environment whose observations have zeros instead of velocities."""
     name, places = _VELOCITIES[env_id]
     return _Hidden(gymnasium.make(name, **arguments), places)
 
 
 def flat_minigrid(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """Make one of the environments of MiniGrid whose observations are vectors."""
+    """Make a MiniGrid environment with vector observations."""
     from minigrid.wrappers import FlatObsWrapper
 
     flat: gymnasium.Env[Any, Any] = FlatObsWrapper(gymnasium.make(_FLAT[env_id], **arguments))

@@ -15,21 +15,21 @@ from trajtrainer.envs.scenes.vector import Infos, UnityVectorEnv
 from trajtrainer.envs.unity.environment import UnityEnvironment
 
 ID = "trajtrainer/Unity-v0"
-"""Under which Gymnasium makes both kinds of environments, once ``trajtrainer.gymnasium`` is imported."""
+"""The id under which Gymnasium makes both kinds of environments once ``trajtrainer.gymnasium`` is imported."""
 
 
 class UnityEnv(gymnasium.Env[Any, Any]):
     """A scene with one agent.
 
-    After an episode's end, ``reset`` shows the next one, which Unity has begun on its own; before it, or with
-    ``options={"parameters": {name: number}}``, it resets the player. ``info`` has ``agent_id`` and, with discrete
-    actions, ``action_mask``, as ``action_space.sample(mask=...)`` takes it.
+    After the end of an episode, ``reset`` shows the next one, which Unity has started on its own. In the middle of an
+    episode, or with ``options={"parameters": {name: number}}``, it resets the player. ``info`` contains ``agent_id``
+    and, with discrete actions, ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes.
 
     The arguments are those of ``UnityVectorEnv``.
 
     Raises:
         SettingsError, EnvironmentFaultError: see ``UnityVectorEnv``.
-        UnsupportedError: there are several agents, or agents without observations or actions.
+        UnsupportedError: there are several agents, or they have no observations or no actions.
     """
 
     def __init__(self, env: Player = None, **arguments: Any) -> None:
@@ -49,14 +49,14 @@ class UnityEnv(gymnasium.Env[Any, Any]):
             self.spec.kwargs = {"env": env, **arguments}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Begin an episode.
+        """Start an episode.
 
         Args:
-            seed: of ``np_random`` only: a player takes its seed when it starts.
+            seed: seed of ``np_random`` only, because a player reads its seed when it starts.
             options: ``parameters`` (name -> number) are environment parameters of the game.
 
         Raises:
-            SettingsError: parameters that cannot be sent.
+            SettingsError: a parameter cannot be sent.
             EnvironmentFaultError: the player fails.
         """
         super().reset(seed=seed)
@@ -67,11 +67,11 @@ class UnityEnv(gymnasium.Env[Any, Any]):
         return pick(observations, 0), self._info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Infos]:
-        """Act, until the agent asks for the next decision or its episode has ended.
+        """Act, and wait until the agent asks for the next decision or its episode has ended.
 
         Raises:
-            ResetNeeded: before the first reset, or after an episode's end.
-            UnityActionException: an action that is not of the action space.
+            ResetNeeded: ``reset`` has not been called, or the episode has ended.
+            UnityActionException: the action is not in the action space.
             EnvironmentFaultError: the player fails.
         """
         batch = self._agents.spaces.batch_of_one(action)
@@ -87,5 +87,5 @@ class UnityEnv(gymnasium.Env[Any, Any]):
         return info
 
     def close(self) -> None:
-        """End the player."""
+        """Shut down the player."""
         self._agents.close()

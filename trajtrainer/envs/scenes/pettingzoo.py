@@ -1,4 +1,4 @@
-"""The agents of a scene by their names, as a parallel and as an AEC environment of PettingZoo.
+"""The agents of a scene as a parallel and as an AEC environment of PettingZoo.
 
 See docs/train/unity-environments.md#pettingzoo.
 """
@@ -30,7 +30,7 @@ _NOT_BEGUN = "All episodes have ended, or none has begun: call reset() first."
 
 @dataclass(slots=True)
 class _Views:
-    """What agents see before their next decision, or at the end of their episode, by name."""
+    """What agents get before their next decision or at the end of their episode, by agent name."""
 
     observations: dict[str, Any] = field(default_factory=dict)
     rewards: dict[str, float] = field(default_factory=dict)
@@ -48,23 +48,23 @@ class _Views:
 class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
     """All agents of a scene, named ``Behavior?team=0?agent_id=3`` as in ML-Agents' own wrapper.
 
-    A step ends when any agent asks for a decision. ``infos[agent]`` has ``deciding``: whether its next action counts,
-    with discrete actions ``action_mask``, as ``action_space(agent).sample(mask=...)`` takes it, and ``group_id``. An
-    agent that has ended is out until the next reset. One with a new id is a new agent. Rewards are those of the agent
-    and its group.
+    A step lasts until any agent asks for a decision. ``infos[agent]`` contains ``deciding`` (whether the agent's next
+    action counts), with discrete actions ``action_mask`` in the form that ``action_space(agent).sample(mask=...)``
+    takes, and ``group_id`` for agents in a group. An agent whose episode has ended is out until the next
+    reset. An agent with a new id is a new agent. Rewards include those of the agent's group.
 
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
-        behavior: name of the only behavior that is played; None for all.
+        behavior: name of the only behavior to play; None for all.
         observations, uint8_visual, time_scale, arguments: see ``UnityVectorEnv``.
 
     Attributes:
-        possible_agents: all that are known; Unity may add new ones at any time. If they become too many, those of
-            earlier episodes are dropped.
+        possible_agents: all known agents; Unity may add new ones at any time. If there are too many, those of earlier
+            episodes are dropped.
 
     Raises:
         SettingsError: there is no such behavior.
-        UnsupportedError: a behavior without observations or actions.
+        UnsupportedError: a behavior has no observations or no actions.
         EnvironmentFaultError: the player cannot be started or fails.
     """
 
@@ -85,10 +85,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
         self._form: Form = observations
         self._bytes = uint8_visual
         self._spaces: dict[str, BehaviorSpaces] = {}
-        self._last: dict[str, tuple[Any, dict[str, Any]]] = {}  # whose episode continues: observation and info
-        self._gone: set[str] = set()  # whose episode has ended since the reset
+        self._last: dict[str, tuple[Any, dict[str, Any]]] = {}  # agents in an episode -> observation and info
+        self._gone: set[str] = set()  # agents whose episode has ended since the reset
         self._asked: list[str] = []
-        # Behavior id -> who waits for an action, those of earlier episodes included: names, and masks [n, D].
+        # Behavior id -> agents that wait for an action, including those of earlier episodes: names, and masks [n, D].
         self._waiting: dict[str, tuple[list[str], BoolArray]] = {}
         self._scene = Scene(env, behavior, time_scale, arguments)
         try:
@@ -100,15 +100,15 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
 
     @property
     def agents(self) -> list[str]:
-        """Those whose episode continues."""
+        """The agents whose episode continues."""
         return list(self._last)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """The space of an agent's observations, the same for all of its behavior."""
+        """Return the observation space of an agent, which is the same for all agents of its behavior."""
         return self._spaces_of(agent).observation_space
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """The space of an agent's actions, the same for all of its behavior."""
+        """Return the action space of an agent, which is the same for all agents of its behavior."""
         return self._spaces_of(agent).action_space
 
     def _spaces_of(self, agent: str) -> BehaviorSpaces:
@@ -121,15 +121,15 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
         """Start new episodes.
 
         Args:
-            seed: ignored: a player takes its seed when it starts.
+            seed: ignored, because a player reads its seed when it starts.
             options: ``parameters`` (name -> number) are environment parameters of the game.
 
         Raises:
-            SettingsError: parameters that cannot be sent.
+            SettingsError: a parameter cannot be sent.
             EnvironmentFaultError: the player fails.
         """
         batches = self._scene.begin(seed, options)
-        if len(self.possible_agents) > _MOST_KNOWN:  # new ones in every episode
+        if len(self.possible_agents) > _MOST_KNOWN:  # the scene creates new agents in every episode
             self.possible_agents.clear()
         views = self._begin(batches)
         return views.observations, views.infos
@@ -137,13 +137,13 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
-        """Act for all agents; those without an action do nothing.
+        """Act for all agents. Those without an action do nothing.
 
         Raises:
-            ResetNeeded: there are no agents, as before the first reset and after the last one's end.
-            SettingsError: an action for an agent that does not exist.
-            UnityActionException: an action that is not of the action space.
-            UnsupportedError: too many agents have come and gone.
+            ResetNeeded: there are no agents, because ``reset`` has not been called or all episodes have ended.
+            SettingsError: there is an action for an agent that does not exist.
+            UnityActionException: an action is not in the action space.
+            UnsupportedError: too many agents have come and gone since the reset.
             EnvironmentFaultError: the player fails.
         """
         if not self._last:
@@ -169,18 +169,18 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
                 if name in self._last and actions.get(name) is not None:
                     one = own.decisions(own.batch_of_one(actions[name]))
                     if (one[0].shape, one[1].shape) != (continuous[:1].shape, discrete[:1].shape):
-                        raise ActionError(f"{name}: {actions[name]!r} is not of {own.action_space}.")
+                        raise ActionError(f"{name}: {actions[name]!r} is not in {own.action_space}.")
                     continuous[row], discrete[row] = one[0][0], one[1][0]
             yield behavior_id, (continuous, discrete)
 
     def _begin(self, batches: Batches) -> _Views:
-        """Begin an episode with the message after a reset."""
+        """Start an episode with the message that follows a reset."""
         self._last, self._gone, views = {}, set(), _Views()
         self._take_in(batches, views)
         return views
 
     def _take_in(self, batches: Batches, views: _Views) -> None:
-        """Take in a message: who ended, who is asked, who is new."""
+        """Process a message: which agents have ended, which ask for a decision, and which are new."""
         self._asked, self._waiting = [], {}
         for behavior_id, batch in batches.items():
             if behavior_id not in self._spaces:
@@ -200,7 +200,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
                     info["action_mask"] = self._spaces[behavior_id].sample_mask((~batch.mask[row]).view(np.int8))
                 if batch.group[row]:
                     info["group_id"] = int(batch.group[row])
-                # A reward at an episode's beginning belongs to no decision.
+                # A reward at the start of an episode is not the result of any decision.
                 views.add(name, observation, rewards[row] if is_known else 0.0, info)
                 if is_end:
                     views.truncations[name] = bool(batch.interrupted[row])
@@ -222,12 +222,12 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
             )
 
     def close(self) -> None:
-        """End the player."""
+        """Shut down the player."""
         self._scene.close()
 
 
 class _InTurn(UnityParallelEnv):
-    """Lists only the agents that ask for a decision, so that no other has a turn."""
+    """Lists only the agents that ask for a decision, so that no other agents get a turn."""
 
     @property
     def agents(self) -> list[str]:
@@ -235,10 +235,10 @@ class _InTurn(UnityParallelEnv):
 
 
 class UnityAECEnv(parallel_to_aec_wrapper):  # type: ignore[misc, unused-ignore]
-    """All agents of a scene one after the other: those that ask for a decision, in their order.
+    """All agents of a scene, of which those that ask for a decision act one at a time, in order.
 
-    The game continues when the last of them has acted, so each agent acts on what it saw when it was asked. Names,
-    infos, arguments and errors are those of ``UnityParallelEnv``.
+    The game continues once the last of them has acted, so each agent acts on what it observed when it was asked. Names,
+    infos, arguments and errors are the same as for ``UnityParallelEnv``.
     """
 
     def __init__(self, env: Player = None, **arguments: Any) -> None:
@@ -250,7 +250,7 @@ class UnityAECEnv(parallel_to_aec_wrapper):  # type: ignore[misc, unused-ignore]
 
         Raises:
             ResetNeeded: there are no agents.
-            UnityActionException: an action that is not of the action space.
+            UnityActionException: the action is not in the action space.
             EnvironmentFaultError: the player fails.
         """
         if not self.agents:

@@ -1,7 +1,7 @@
-"""A player as wrappers for other libraries see it: the agents of some behaviors, their spaces, and message by message.
+"""A player as the wrappers for other libraries see it: agents of some behaviors, their spaces, and single messages.
 
-Shape legend: N agents of a batch, C continuous actions, K discrete branches, D sum of branch sizes, O an observation's
-own shape.
+Shape legend: N agents of a batch, C continuous actions, K discrete branches, D sum of branch sizes, O shape of an
+observation.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from trajtrainer.settings.environment import ConstantSettings, EngineSettings
 logger = logging.getLogger(__name__)
 
 Player = UnityEnvironment | str | PathLike[str] | None
-"""A build, ``sim:NAME``, None for the Editor, or an environment that is connected already."""
+"""A build, ``sim:NAME``, None for the Editor, or an environment that is already connected."""
 Batches = dict[str, StepBatch]
 _PARAMETERS = "parameters"
-# Arguments of ML-Agents' wrappers for which there is none here.
+# Arguments of ML-Agents' wrappers that do not exist here, with hints for error messages.
 _GONE = {
     "flatten_branched": ". Branches are a MultiDiscrete space, which Stable-Baselines3 takes as it is.",
     "allow_multiple_obs": ". Use observations='tuple' for all sensors.",
 }
 
 Form = Literal["auto", "box", "dict", "tuple"]
-"""How sensors become one space: ``auto`` is a Box for one sensor and a Dict for several; ``box`` joins vectors."""
+"""How sensors are combined: ``auto`` is a Box for one sensor and a Dict for several; ``box`` joins vectors."""
 
 _PICTURE_RANK = 3
 _LARGEST_BYTE = np.float32(255.0)
@@ -57,24 +57,24 @@ Decisions = tuple[FloatArray, IntArray]
 class BehaviorSpaces:
     """The spaces of one behavior.
 
-    - A vector or a list of entities is a Box without bounds; a picture is a Box of [0, 1], or of bytes, of the
-      shape (channels, height, width).
-    - Continuous actions are a Box of [-1, 1], one branch is a Discrete, several are a MultiDiscrete; both kinds are a
-      Tuple of the two.
+    - A vector or a list of entities is a Box without bounds. A picture is a Box in [0, 1], or of bytes, of shape
+      (channels, height, width).
+    - Continuous actions are a Box in [-1, 1], one discrete branch is a Discrete, and several are a MultiDiscrete. If a
+      behavior has both continuous and discrete actions, they are a Tuple of the two.
 
     Args:
-        spec: of the behavior.
-        name: of the behavior, for messages.
+        spec: spec of the behavior.
+        name: name of the behavior, for messages.
         form: see ``Form``.
-        uint8_visual: pictures are bytes from 0 to 255.
+        uint8_visual: whether pictures are bytes from 0 to 255.
 
     Attributes:
-        observation_space: of one agent.
-        action_space: of one agent.
+        observation_space: observation space of one agent.
+        action_space: action space of one agent.
 
     Raises:
-        SettingsError: an unknown form.
-        UnsupportedError: there is nothing to observe or to do, or sensors cannot be joined to a Box.
+        SettingsError: the form is unknown.
+        UnsupportedError: there are no observations or no actions, or the sensors cannot be joined into a Box.
     """
 
     def __init__(self, spec: BehaviorSpec, name: str, form: Form = "auto", *, uint8_visual: bool = False) -> None:
@@ -82,14 +82,14 @@ class BehaviorSpaces:
             raise SettingsError(f"observations={form!r}: expected one of {', '.join(get_args(Form))}.")
         sensors, actions = spec.observation_specs, spec.action_spec
         if not sensors:
-            raise UnsupportedError(f"The agents of {name!r} have no observations, for which there is no space.")
+            raise UnsupportedError(f"The agents of {name!r} have no observations, so there is no observation space.")
         if not actions.continuous_size and not actions.discrete_size:
-            raise UnsupportedError(f"The agents of {name!r} have no actions, for which there is no space.")
+            raise UnsupportedError(f"The agents of {name!r} have no actions, so there is no action space.")
         self._actions = actions
         self._bytes = uint8_visual
         self._is_picture = [len(sensor.shape) == _PICTURE_RANK for sensor in sensors]
         boxes: list[spaces.Box] = []
-        self._names: list[str] = []  # distinct, and without dots, which torch's modules do not accept
+        self._names: list[str] = []  # unique, and without dots, which the names of torch modules must not contain
         for index, sensor in enumerate(sensors):
             key = sensor.name.replace(".", "_") or f"observation_{index}"
             self._names.append(key if key not in self._names else f"{key}_{index}")
@@ -128,7 +128,7 @@ class BehaviorSpaces:
         return spaces.Box(-np.inf, np.inf, (sum(box.shape[0] for box in boxes),), np.float32)
 
     def observations(self, columns: Sequence[ObservationArray]) -> Any:
-        """A batch of the observation space: an array [N, *O], or a dict or a tuple of them."""
+        """Return a batch of the observation space: an array [N, *O], or a dict or a tuple of such arrays."""
         found = []
         for column, is_picture in zip(columns, self._is_picture, strict=True):
             if is_picture and self._bytes and column.dtype != np.uint8:
@@ -143,7 +143,7 @@ class BehaviorSpaces:
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
     def decisions(self, actions: Any) -> Decisions:
-        """Turn N actions of the batched action space into decisions."""
+        """Convert N actions of the batched action space to decisions."""
         size, branches = self._actions.continuous_size, self._actions.discrete_size
         actions, chosen = actions if size and branches else (actions, actions)
         number = len(chosen)
@@ -152,23 +152,23 @@ class BehaviorSpaces:
         return continuous, discrete[:, None] if branches == 1 and discrete.ndim == 1 else discrete
 
     def batch_of_one(self, action: Any) -> Any:
-        """An action of ``action_space`` as a batch for ``decisions``."""
+        """Return an action of ``action_space`` as a batch for ``decisions``."""
         is_pair = isinstance(self.action_space, spaces.Tuple)
         return tuple(np.asarray(part)[None] for part in action) if is_pair else np.asarray(action)[None]
 
     def nothing(self, mask: BoolArray) -> Decisions:
-        """The actions of agents that do nothing: zeros, or the first choices that ``mask`` does not forbid."""
+        """Return the actions of agents that do nothing: zeros, and the first choices that ``mask`` does not forbid."""
         return np.zeros((len(mask), self._actions.continuous_size), np.float32), first_allowed(self._actions, mask)
 
     def sample_mask(self, allowed: NDArray[np.int8]) -> Any:
-        """One agent's mask, i8 [D], in the form that ``action_space.sample(mask=...)`` takes."""
+        """Return one agent's mask, i8 [D], in the form that ``action_space.sample(mask=...)`` takes."""
         parts = np.split(allowed, np.cumsum(self._actions.discrete_branches)[:-1])
         chosen: Any = parts[0] if len(parts) == 1 else tuple(parts)
         return (None, chosen) if self._actions.continuous_size else chosen
 
 
 def pick(batch: Any, index: int) -> Any:
-    """One of a batch of observations."""
+    """Return one observation of a batch."""
     return mapped(batch, lambda column: column[index])
 
 
@@ -180,19 +180,19 @@ def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class Scene:
-    """A player, of which some behaviors are played from here. Agents of the others do nothing.
+    """A player with one or all of its behaviors controlled from here. Agents of other behaviors do nothing.
 
-    The constructor resets the player once, to see what there is.
+    The constructor resets the player once, to find out which behaviors there are.
 
     Args:
         env: see ``Player``.
-        behavior: name of the behavior that is played, of all its teams; None for all of them.
+        behavior: name of the behavior to play, including all of its teams; None for all behaviors.
         time_scale: how fast the game runs.
-        arguments: of ``UnityEnvironment``, if it is started here. Its port is any free one then.
+        arguments: arguments of ``UnityEnvironment``, if it is started here. A build then uses any free port by default.
 
     Attributes:
-        specs: behavior id -> what its agents see and do, of those that are played.
-        first: the agents that asked for a decision first, after the reset of the constructor.
+        specs: behavior id -> spec, for the behaviors that are played.
+        first: the first agents that asked for a decision after the constructor's reset.
 
     Raises:
         SettingsError: there is no such behavior, or there are arguments for an environment that is already running.
@@ -247,14 +247,14 @@ class Scene:
         return UnityEnvironment(file_name, side_channels=channels, **({"busy_wait": True} | arguments))
 
     def begin(self, seed: int | None, options: Mapping[str, Any] | None) -> Batches:
-        """Start new episodes; return the agents that ask for a decision first.
+        """Start new episodes, and return the first agents that ask for a decision.
 
         Args:
-            seed: ignored: a player takes its seed when it starts.
-            options: ``parameters``, if there are any, are environment parameters: name -> number.
+            seed: ignored, because a player reads its seed when it starts.
+            options: may contain environment parameters (name -> number) as ``parameters``.
 
         Raises:
-            SettingsError: parameters that cannot be sent.
+            SettingsError: a parameter cannot be sent.
             EnvironmentFaultError: the player fails.
         """
         if seed is not None and not self._has_noted_a_seed:
@@ -278,10 +278,10 @@ class Scene:
         return batches
 
     def step(self, decisions: Mapping[str, Decisions]) -> Batches:
-        """Send the decisions of those that asked for one, and return the next message's agents.
+        """Send the decisions of the agents that asked for one, and return the agents of the next message.
 
         Raises:
-            UnityActionException: decisions that do not fit the agents.
+            UnityActionException: the decisions do not fit the agents.
             EnvironmentFaultError: the player fails.
         """
         self._env.send(decisions)
@@ -300,13 +300,13 @@ class Scene:
         return batches
 
     def check_patience(self, since: float) -> None:
-        """Stop waiting for agents that do not ask for a decision while the game continues.
+        """Raise an error if the game continues for too long without an agent asking for a decision.
 
         Args:
-            since: when that began, by ``time.monotonic``.
+            since: when the wait started, by ``time.monotonic``.
 
         Raises:
-            EnvironmentFaultError: ``timeout_wait`` seconds ago.
+            EnvironmentFaultError: the wait started more than ``timeout_wait`` seconds ago.
         """
         if time.monotonic() - since > self._env.timeout_wait:
             raise PlayerTimeoutError(
@@ -315,5 +315,5 @@ class Scene:
             )
 
     def close(self) -> None:
-        """End the player."""
+        """Shut down the player."""
         self._env.close()

@@ -1,4 +1,4 @@
-"""The agents of a scene as the environments of Stable-Baselines3."""
+"""The agents of a scene as the environments of a Stable-Baselines3 ``VecEnv``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MASKS = "action_masks"
 
 
 class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
-    """A ``UnityVectorEnv`` as a ``VecEnv`` of Stable-Baselines3. ``env_method("action_masks")`` is for its MaskablePPO.
+    """A ``UnityVectorEnv`` as a Stable-Baselines3 ``VecEnv``. MaskablePPO uses ``env_method("action_masks")``.
 
     Args:
-        envs: with the mode ``SAME_STEP``.
+        envs: the environment, in the autoreset mode ``SAME_STEP``.
 
     Raises:
-        UnsupportedError: another mode, or Tuple spaces, which Stable-Baselines3 does not support.
+        UnsupportedError: the mode differs, or a space is a Tuple, which Stable-Baselines3 does not support.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
@@ -46,7 +46,7 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def reset(self) -> Any:
-        """Start new episodes; return the observations."""
+        """Start new episodes, and return the observations."""
         observations, infos = self._envs.reset(seed=self._seeds[0], options=self._options[0])
         self._reset_seeds()
         self._reset_options()
@@ -57,7 +57,7 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         self._actions = actions
 
     def step_wait(self) -> Any:
-        """Step; return observations, rewards, dones, and an info for each agent."""
+        """Step, and return observations, rewards, dones, and an info for each agent."""
         observations, rewards, terminations, truncations, infos = self._envs.step(self._actions)
         self._masks = infos.get("action_mask")
         endings: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -70,11 +70,11 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         return observations, rewards, dones, endings
 
     def close(self) -> None:
-        """End the player."""
+        """Shut down the player."""
         self._envs.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the vector environment, once for each of ``indices``."""
+        """Return an attribute of the vector environment, once for each of ``indices``."""
         if attr_name == _MASKS and self._masks is None:
             raise AttributeError(_MASKS)
         value = self._masks if attr_name == _MASKS else getattr(self._envs, attr_name)
@@ -85,11 +85,11 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         setattr(self._envs, attr_name, value)
 
     def env_method(self, method_name: str, *_: Any, indices: Any = None, **__: Any) -> list[Any]:
-        """The agents' masks for ``action_masks``; nothing else can be called for a single agent."""
+        """Return the agents' masks for ``action_masks``. No other method can be called for a single agent."""
         if method_name != _MASKS:
             raise AttributeError(f"The agents of a scene have no method {method_name!r}, only {_MASKS!r}.")
         return [self._masks[index].astype(np.bool_) for index in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002
-        """False for each: there are no wrappers of single agents."""
+        """Return False for each agent, because single agents have no wrappers."""
         return [False for _ in self._get_indices(indices)]

@@ -36,29 +36,29 @@ _NO_AGENT = -1
 
 
 class UnityVectorEnv(VectorEnv[Any, Any, Any]):
-    """Every agent of a behavior is a sub-environment; one message to the player steps all of them.
+    """A vector environment in which every agent of a behavior is a sub-environment. One message steps all of them.
 
-    A step ends when agents ask for decisions again. Unity begins an agent's next episode on its own: ``SAME_STEP`` and
-    ``DISABLED`` show all of it; with ``NEXT_STEP`` its first decision is to do nothing.
+    A step lasts until agents ask for decisions again. Unity starts an agent's next episode on its own: ``SAME_STEP``
+    and ``DISABLED`` show all of that episode; with ``NEXT_STEP``, its first decision is to do nothing.
 
-    ``infos`` has ``deciding`` (bool [N], whose next action counts: False for agents that skip a decision or are gone,
-    and where an episode ended with ``NEXT_STEP``), ``agent_id`` (i64 [N]), with discrete actions ``action_mask`` (i8
-    [N, D], 1 is allowed), and in scenes with groups ``group_id`` (i64 [N]). Rewards are those of the agent and its
-    group.
+    ``infos`` contains ``deciding`` (bool [N], whether the next action counts: False for agents that skip a decision or
+    are gone, and, unless the mode is ``SAME_STEP``, if the episode has just ended), ``agent_id`` (i64 [N]), with
+    discrete actions ``action_mask`` (i8 [N, D], 1 means allowed), and in scenes with groups ``group_id`` (i64 [N]).
+    Rewards include those of the agent's group.
 
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
-        behavior: name of the behavior; needed where the scene has several. Agents of others do nothing.
-        num_envs: N; None for the number of agents that ask for a decision first.
+        behavior: name of the behavior, required if the scene has several. Agents of other behaviors do nothing.
+        num_envs: N; None for the number of agents that ask for the first decisions.
         autoreset_mode: what happens to a sub-environment whose episode has ended.
-        observations: how several sensors are one space: ``auto`` (a Dict), ``dict``, ``tuple`` or ``box``.
-        uint8_visual: pictures are bytes from 0 to 255, not floats from 0 to 1.
+        observations: how several sensors are combined: ``auto`` (a Dict), ``dict``, ``tuple`` or ``box``.
+        uint8_visual: whether pictures are bytes from 0 to 255 instead of floats from 0 to 1.
         time_scale: how fast the game runs.
-        arguments: of ``UnityEnvironment``, if it is started here.
+        arguments: arguments of ``UnityEnvironment``, if it is started here.
 
     Raises:
-        SettingsError: no such behavior, or several without a choice.
-        UnsupportedError: a behavior without observations or actions.
+        SettingsError: there is no such behavior, or there are several and ``behavior`` is None.
+        UnsupportedError: the behavior has no observations or no actions.
         EnvironmentFaultError: the player cannot be started or fails.
     """
 
@@ -102,27 +102,27 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._has_groups = any(batch.group.any() for batch in first)
         columns = _columns(first[0], slice(None))
         self._shown: Columns = tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in columns)
-        self._asking: dict[str, LongArray] = {}  # behavior id -> the slots of the agents that wait for an action
+        self._asking: dict[str, LongArray] = {}  # behavior id -> slots of the agents that wait for an action
         self._usual: bytes | None = None  # ids of a message in which every agent decides, in the order of slots
-        self._due: BoolArray = np.zeros(count, np.bool_)  # whose episode has ended, unless it was SAME_STEP
-        self._idle: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: whose current decision is to do nothing
+        self._due: BoolArray = np.zeros(count, np.bool_)  # slots whose episode has ended, except with SAME_STEP
+        self._idle: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: slots whose decision is to do nothing
         self._is_reset = self._has_warned = False
 
     @property
     def agent_ids(self) -> LongArray:
-        """The id of the agent in each sub-environment, i64 [N]; -1 for none yet."""
+        """The id of the agent in each sub-environment, i64 [N]; -1 if it has had no agent yet."""
         return self._agent_ids
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Start new episodes in all sub-environments; or, with the mode ``DISABLED``, in those that have ended.
+        """Start new episodes in all sub-environments or, with the mode ``DISABLED``, in those that a mask selects.
 
         Args:
-            seed: of ``np_random`` only: a player takes its seed when it starts.
-            options: ``reset_mask`` (bool [N]) resets the sub-environments in it, whose episodes must have ended;
+            seed: seed of ``np_random`` only, because a player reads its seed when it starts.
+            options: ``reset_mask`` (bool [N]) selects the sub-environments to reset, whose episodes must have ended;
                 ``parameters`` (name -> number) are environment parameters of the game.
 
         Raises:
-            SettingsError: a mask of others, or parameters that cannot be sent.
+            SettingsError: an episode that the mask selects has not ended, or a parameter cannot be sent.
             EnvironmentFaultError: the player fails.
         """
         super().reset(seed=seed)
@@ -153,10 +153,10 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         """Act in all sub-environments.
 
         Raises:
-            ResetNeeded: before the first reset, or, with the mode ``DISABLED``, after an episode's end.
-            UnityActionException: actions that are not of the action space.
+            ResetNeeded: ``reset`` has not been called or, with the mode ``DISABLED``, an episode has ended.
+            UnityActionException: the actions are not in the action space.
             EnvironmentFaultError: the player fails.
-            UnsupportedError: more agents than sub-environments.
+            UnsupportedError: there are more agents than sub-environments.
         """
         if not self._is_reset or (self._mode is AutoresetMode.DISABLED and self._due.any()):
             raise ResetNeeded("Call reset() first; with the mode DISABLED, reset those whose episode has ended.")
@@ -166,7 +166,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         if self._usual is not None:
             decisions = dict.fromkeys(self._asking, (continuous, discrete))
         else:
-            if self._due.any():  # With NEXT_STEP, their action was meant for the end that they saw.
+            if self._due.any():  # With NEXT_STEP, these actions responded to the end of the previous episode.
                 continuous, discrete = continuous.copy(), discrete.copy()
                 continuous[self._due], discrete[self._due] = self.spaces.nothing(self._shown[-2][self._due])
                 self._idle = self._idle | (self._due & self._deciding())
@@ -175,7 +175,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         batch = next(iter(batches.values())) if len(batches) == 1 else None
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
         if batch is not None and not batch.num_terminal and batch.agent.tobytes() == self._usual:
-            # Every agent decides, in its usual place, and none ends: nothing has to be moved.
+            # Every agent decides, in its usual place, and no episode ends, so no rows have to be moved.
             self._shown = (*batch.obs, batch.mask, batch.group)
             infos = self._infos(self._shown, self._all)
             reward = batch.reward + batch.group_reward
@@ -198,12 +198,12 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         deciding, ended = self._deciding(), terminated | truncated
         self._warn_of(deciding | ended)
         if ended.any():
-            waiting = np.flatnonzero(ended & ~deciding)  # Until they begin again, they look as they did at their end.
+            waiting = np.flatnonzero(ended & ~deciding)  # They show their last observation until they restart.
             self._shown = _written(self._shown, waiting, tuple(column[waiting] for column in last))
         shown = self._shown
         final: Infos = {}
         if self._mode is not AutoresetMode.SAME_STEP:
-            # What agents earn by doing nothing, before they see the beginning of their episode, does not count.
+            # Rewards for doing nothing, before the agents see the start of their episode, do not count.
             reward[self._idle & ~ended] = 0.0
             self._idle = self._idle & ~(deciding | ended)
             deciding, self._due = deciding & ~ended, ended
@@ -216,13 +216,13 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return observations, reward, terminated, truncated, self._infos(shown, deciding) | final
 
     def _take_in(self, batches: Batches, reward: FloatArray | None = None) -> None:
-        """Show what agents that ask for a decision see; add to the rewards of those that continue."""
+        """Show the observations of agents that ask for a decision, and add to the rewards of those that continue."""
         self._asking, before = {}, self._slots.playing.copy()
         for name, batch in batches.items():
             rows = slice(batch.num_terminal, None)
             slots = self._asking[name] = self._slots.assign(batch.agent[rows])
             self._shown = _written(self._shown, slots, _columns(batch, rows))
-            if reward is not None:  # A reward at an episode's beginning belongs to no decision.
+            if reward is not None:  # A reward at the start of an episode is not the result of any decision.
                 reward[slots] += np.where(before[slots], batch.reward[rows] + batch.group_reward[rows], np.float32(0.0))
         is_usual = len(batches) == 1 and np.array_equal(slots, np.arange(self.num_envs))
         self._usual = batch.agent[rows].tobytes() if is_usual else None
@@ -246,7 +246,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             )
 
     def _final(self, last: Columns, ended: BoolArray, ids: LongArray) -> Infos:
-        """What agents saw at their end, in the form of Gymnasium's own vector environments."""
+        """Return the last observations of ended episodes, in the form of Gymnasium's own vector environments."""
         observations, final = self.spaces.observations(last[:-2]), np.full(self.num_envs, None, object)
         for slot in np.flatnonzero(ended):
             final[slot] = pick(observations, int(slot))
@@ -263,31 +263,31 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def as_stable_baselines3(self) -> UnityVecEnv:
-        """This as a ``VecEnv`` of Stable-Baselines3.
+        """Return this environment as a Stable-Baselines3 ``VecEnv``.
 
         Raises:
-            ImportError: it is not installed.
-            UnsupportedError: the mode is not ``SAME_STEP``, or spaces that it does not know.
+            ImportError: Stable-Baselines3 is not installed.
+            UnsupportedError: the mode is not ``SAME_STEP``, or Stable-Baselines3 does not support a space.
         """
         from trajtrainer.envs.scenes.stable_baselines3 import UnityVecEnv
 
         return UnityVecEnv(self)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002
-        """End the player."""
+        """Shut down the player."""
         self._scene.close()
 
 
 def make_vec(num_envs: int = 1, **arguments: Any) -> UnityVectorEnv:
-    """Make a ``UnityVectorEnv`` for ``gymnasium.make_vec``, which passes 1 where the user gives no number.
+    """Make a ``UnityVectorEnv`` for ``gymnasium.make_vec``, which passes 1 if the user gives no number.
 
-    Only the scene knows how many agents it has, so 1 stands for that number.
+    Only the scene knows how many agents it has, so 1 means that number.
     """
     return UnityVectorEnv(num_envs=None if num_envs == 1 else num_envs, **arguments)
 
 
 def _constant(array: Any) -> Any:
-    """A read-only copy, which can be returned many times."""
+    """Return a read-only copy, which can be handed out repeatedly."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
@@ -298,9 +298,9 @@ def _columns(batch: StepBatch, rows: slice | LongArray) -> Columns:
 
 
 def _written(columns: Columns, slots: LongArray, values: Columns) -> Columns:
-    """Columns with other rows. They are copies, because what was returned earlier must not change."""
+    """Return columns with new values in some rows. They are copies, because earlier results must not change."""
     if len(slots) == len(columns[0]) and (slots[:-1] < slots[1:]).all():
-        return values  # of all slots, in their order
+        return values  # the values of all slots, in order
     if not len(slots):
         return columns
     copies = tuple(column.copy() for column in columns)
@@ -310,14 +310,14 @@ def _written(columns: Columns, slots: LongArray, values: Columns) -> Columns:
 
 
 class Slots:
-    """The agents of N sub-environments.
+    """The assignment of agents to N sub-environments.
 
-    An agent keeps its slot from one of its episodes to the next. One with a new id, which Unity gives to agents that
-    were disabled or created again, gets the first slot whose agent's episode has ended.
+    An agent keeps its slot from one episode to the next. An agent with a new id, which Unity assigns when agents are
+    disabled and enabled again or are created anew, gets the first slot whose agent's episode has ended.
 
     Attributes:
-        agents: i64 [N], the current or last agent; -1 for none yet.
-        playing: bool [N], whether its episode continues.
+        agents: i64 [N], the current or last agent of each slot; -1 if there has been no agent yet.
+        playing: bool [N], whether that agent's episode continues.
     """
 
     def __init__(self, count: int) -> None:
@@ -325,9 +325,9 @@ class Slots:
         self.playing: BoolArray = np.zeros(count, np.bool_)
 
     def leave(self, agents: LongArray) -> tuple[LongArray, LongArray]:
-        """End the episodes of agents; return their slots and their places in ``agents``.
+        """End the episodes of agents, and return their slots and their indices in ``agents``.
 
-        Those that were not playing are left out: their episode was over before it asked for a decision.
+        Agents that were not playing are left out: their episode was over before they asked for a decision.
         """
         slots = self._slots_of(agents)
         places = np.flatnonzero((slots >= 0) & self.playing[slots])
@@ -335,7 +335,7 @@ class Slots:
         return slots[places], places
 
     def assign(self, agents: LongArray) -> LongArray:
-        """The slots of agents that decide, i64 [n]; those that did not play yet begin an episode.
+        """Return the slots of agents that decide, i64 [n]. Those that were not playing start an episode.
 
         Raises:
             UnsupportedError: there are more agents than slots.
@@ -358,7 +358,7 @@ class Slots:
         return slots
 
     def _slots_of(self, agents: LongArray) -> LongArray:
-        """I64 [n], -1 for agents without a slot."""
+        """Return the slots of agents, i64 [n], with -1 for agents without a slot."""
         order = np.argsort(self.agents)
         places = np.searchsorted(self.agents, agents, sorter=order)
         slots = order[np.minimum(places, len(order) - 1)]

@@ -1,9 +1,9 @@
-"""``python -m trajtrainer.envs.sim NAME --mlagents-port PORT``: a built-in simulation as a player.
+"""``python -m trajtrainer.envs.sim NAME --mlagents-port PORT``: run a built-in simulation as a player.
 
-It is a gRPC client that speaks the wire as Unity does (docs/explanation/mlagents-behavior.md#wire).
+The player is a gRPC client that uses the same wire protocol as Unity (docs/explanation/mlagents-behavior.md#wire).
 
-Exit codes: 0 the trainer told it to end; 1 no trainer, connection lost or an answer that cannot be followed;
-2 wrong usage; 130 interrupted.
+Exit codes: 0 if the trainer told the player to quit; 1 if there is no trainer, the connection is lost or an answer is
+invalid; 2 for a usage error; 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def main(arguments: list[str]) -> int:
 
 
 def run_player(options: PlayerOptions) -> None:
-    """Connect, and play until the trainer sends the end.
+    """Connect to the trainer, and play until it tells the player to quit.
 
     Raises:
-        PlayerError: there is no trainer, the connection is lost, or the trainer sends what cannot be followed.
+        PlayerError: there is no trainer, the connection is lost, or the trainer sends an invalid answer.
     """
     conversation = hooked("converse", converse(options), options.port, options.hooks)
     first = next(conversation)
     with grpc.insecure_channel(f"localhost:{options.port}", options=CHANNEL_OPTIONS) as channel:
         call = channel.unary_unary(METHOD)
         try:
-            # The trainer may still be starting. Wait for it here, and nowhere else.
+            # Only the first call waits for the trainer, which may still be starting.
             answer = call(first, timeout=options.connect_seconds, wait_for_ready=True)
             while True:
                 answer = call(conversation.send(answer))
@@ -72,7 +72,7 @@ def run_player(options: PlayerOptions) -> None:
             pass
         except grpc.RpcError as error:
             raise PlayerError(
-                f"the connection to the trainer is lost: {error.code().name} {error.details()}"
+                f"the connection to the trainer was lost: {error.code().name} {error.details()}"
             ) from error
         except OrderError as error:
             raise PlayerError(str(error)) from error
@@ -80,6 +80,6 @@ def run_player(options: PlayerOptions) -> None:
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # No KeyboardInterrupt: gRPC swallows what is raised within its callbacks.
+        # Exit directly instead of raising KeyboardInterrupt: gRPC swallows exceptions raised in its callbacks.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""Identical training areas: the agents of one begin together, leave one by one, and end together.
+"""Identical training areas: the agents of an area start together, may leave one by one, and end together.
 
-Shape legend: E areas, M agents of an area, those of the first role first, O numbers that an agent of a role observes.
+Shape legend: E areas, M agents of an area, ordered by role, O numbers that an agent of a role observes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MOVES: LongArray = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np
 class AreaOptions(SimulationOptions):
     """Options of simulations with training areas."""
 
-    agents: int = option(1, "agents of a team in an area; more than one are a group")
-    areas: int = option(8, "training areas")
+    agents: int = option(1, "agents of a team in an area; several agents form a group")
+    areas: int = option(8, "number of training areas")
 
     def __post_init__(self) -> None:
         SimulationOptions.__post_init__(self)
@@ -44,12 +44,12 @@ class AreaOptions(SimulationOptions):
 
 
 class AreaRole:
-    """The agents of one behavior in all areas: a vector of ``size`` numbers, one branch of ``choices``.
+    """The agents of one behavior in all areas. They observe ``size`` numbers and have one branch of ``choices``.
 
     Args:
         size: O.
-        choices: of the branch.
-        per_area: agents of an area; more than one are a group.
+        choices: size of the branch.
+        per_area: agents of an area; several agents form a group.
         areas: E.
     """
 
@@ -63,11 +63,11 @@ class AreaRole:
 
 
 class StepOutcome(NamedTuple):
-    """The consequences of a decision.
+    """The outcome of a decision.
 
     Attributes:
         reward: f32 [E, M].
-        group_reward: f32 [E, M], what each agent's group earned; for agents without a group it is their own.
+        group_reward: f32 [E, M], reward of each agent's group; without groups, it is added to ``reward``.
         left: bool [E, M], present agents that leave before the others.
         over: bool [E], areas whose episode ends for all agents.
     """
@@ -79,13 +79,15 @@ class StepOutcome(NamedTuple):
 
 
 class AreaGame(ABC):
-    """Base of games with training areas: keeps the episodes and who is present. Ids go from area to area, as in Unity.
+    """Base class of games with training areas: it manages the episodes and keeps track of the agents that are present.
+
+    Agents are numbered area by area, as in Unity.
 
     Args:
         roles: behavior id -> its agents.
         areas: E.
-        random: decides everything that is drawn.
-        max_decisions: length at which an area's episode is interrupted; 0 for none.
+        random: generator for all random numbers of the game.
+        max_decisions: length at which an area's episode is interrupted; 0 for no limit.
     """
 
     def __init__(
@@ -111,15 +113,15 @@ class AreaGame(ABC):
 
     @abstractmethod
     def _advance(self, choices: LongArray) -> StepOutcome:
-        """Apply the choices i64 [E, M]; those of agents that have left are 0."""
+        """Apply the choices, i64 [E, M], which are 0 for agents that have left."""
 
     @abstractmethod
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
-        """What the agents of each role see in ``areas``, f32 [areas, its agents, O], also those that left."""
+        """Return each role's observations in ``areas``, f32 [areas, agents, O], including agents that have left."""
 
     @abstractmethod
     def paint(self, number: int, canvas: Canvas) -> None:
-        """An area."""
+        """Paint one area."""
 
     def reset(self) -> list[SimulationStep]:
         """Start new episodes in all areas."""
@@ -130,7 +132,7 @@ class AreaGame(ABC):
         return self._steps(seen, seen, StepOutcome(nothing, nothing, none, none[:, 0]), none, none[:, 0])
 
     def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
-        """Make one decision; an area whose episode is over or too long begins the next one."""
+        """Apply one decision; if an area's episode is over or too long, start the next one."""
         choices: LongArray = np.zeros(self._present.shape, dtype=np.int64)
         for columns, chosen in zip(self._columns, actions, strict=True):
             choices[:, columns][self._present[:, columns]] = chosen.discrete[:, 0]
@@ -189,18 +191,18 @@ class AreaGame(ABC):
 
 
 def _rows(column: FloatArray) -> FloatArray:
-    """[E, agents, O] as [E * agents, O]."""
+    """Reshape [E, agents, O] to [E * agents, O]."""
     return column.reshape(-1, column.shape[-1])
 
 
 def relative(places: LongArray, present: BoolArray, others: LongArray, scale: float) -> FloatArray:
-    """What agents see of others: the way there and a 1, or zeros for those that have left.
+    """Return what agents see of other agents: the relative position and a 1, or zeros for agents that have left.
 
     Args:
-        places: i64 [E, M, 2].
-        present: bool [E, M].
+        places: i64 [E, M, 2], positions of the agents.
+        present: bool [E, M], False for agents that have left.
         others: i64 [M, P], the agents that each agent sees.
-        scale: a way of this length is 1.
+        scale: distances are divided by this.
 
     Returns:
         f32 [E, M, 3 P].

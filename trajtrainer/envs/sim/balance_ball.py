@@ -1,4 +1,4 @@
-"""3DBall, 3DBallHard and VisualBall: a ball is kept on a platform that tilts about two axes.
+"""3DBall, 3DBallHard and VisualBall: keep a ball on a platform that tilts about two axes.
 
 See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
@@ -28,18 +28,18 @@ from trajtrainer.envs.sim.simulation import (
     vector_sensor,
 )
 
-PHYSICS_STEPS = 5  # between two decisions
+PHYSICS_STEPS = 5  # per decision
 TIME_STEP = 0.02  # seconds
-TILT_PER_STEP = np.radians(2.0)  # by an action of 1
-MAX_TILT = 2.0 * np.arcsin(0.25)  # where the script of Unity's example stops turning
-HALF_SIZE = 2.5  # of the platform, a cube
-START_HEIGHT = 4.0  # of the ball's center above the platform's
+TILT_PER_STEP = np.radians(2.0)  # for an action of 1
+MAX_TILT = 2.0 * np.arcsin(0.25)  # the tilt at which the script of Unity's example stops turning the platform
+HALF_SIZE = 2.5  # half the edge length of the platform, a cube
+START_HEIGHT = 4.0  # of the ball's center above the platform's center
 ROLLING = 5.0 / 7.0  # a solid sphere that rolls without slipping turns 2/7 of every sideways push into spin
-AIR_DRAG = 0.02  # newton per metre/second, so that the mass shows at all
+AIR_DRAG = 0.02  # in N per m/s; without drag, the mass would have no effect
 MAX_DECISIONS = 1000
 NO_SURFACE = -1e6
-VIEW = 3.5  # half the side of what a camera sees, in the platform's units
-SHADE = 220.0  # how much brighter a fully tilted platform is at one end than in the middle
+VIEW = 3.5  # half the width of a camera's view, in the platform's units
+SHADE = 220.0  # brightness difference between the platform's edge and center per unit of sin(tilt)
 _Pixels = NDArray[np.floating[Any]]
 _Array = NDArray[np.float64]
 
@@ -55,14 +55,18 @@ class BallOptions(SimulationOptions):
 
 
 class BalanceBall(EpisodicSimulation):
-    """3DBall: observes tilt, place and velocity of the ball; +0.1 for a decision, -1 and the end when it is dropped.
+    """3DBall: keep a ball on a platform.
 
-    The physics of a rolling solid sphere: gravity, a platform that the ball cannot enter and does not bounce off,
-    contact without slipping. The platform turns at once, as a Unity collider without a rigid body does, so a quick
-    turn leaves the ball in the air for a moment. A ball whose center is beyond the edge has nothing under it.
+    The agent observes the tilt of the platform, and the position and velocity of the ball. Every decision gives 0.1;
+    dropping the ball gives -1 and ends the episode.
 
-    Environment parameters, drawn when an episode begins: ``mass`` (1), ``scale`` of the ball (1), ``gravity`` (9.81).
-    Random actions score about 1, the ceiling is 100.
+    The physics are those of a solid sphere that rolls without slipping, under gravity, on a platform that it can
+    neither enter nor bounce off. The platform turns instantly, like a Unity collider without a rigid body, so a quick
+    turn leaves the ball in the air for a moment. The platform supports the ball only while the ball's center is within
+    the edges.
+
+    The environment parameters ``mass`` (default 1), ``scale`` of the ball (1) and ``gravity`` (9.81) are drawn when an
+    episode starts. Random actions score about 1; the maximum is 100.
     """
 
     def __init__(
@@ -76,12 +80,12 @@ class BalanceBall(EpisodicSimulation):
         spec = BehaviorSpec(list(sensors or [vector_sensor(8)]), ActionSpec(2, ()))
         n = options.agents
         super().__init__(spec, n, random, parameters, max_decisions=MAX_DECISIONS)
-        self._tilt: _Array = np.zeros((2, n))  # about z and about x, radians
-        self._ball: _Array = np.zeros((2, 3, n))  # place and velocity, relative to the platform's center
+        self._tilt: _Array = np.zeros((2, n))  # about z and x, in radians
+        self._ball: _Array = np.zeros((2, 3, n))  # position and velocity, relative to the platform's center
         self._gravity: _Array = np.zeros(n)
         self._damping: _Array = np.zeros(n)
-        self._lying: _Array = np.zeros(n)  # distance of the ball's center from the platform's when it lies on top
-        self._surface: _Array = np.zeros(n)  # the same, or far below for a ball that is beyond the edge
+        self._lying: _Array = np.zeros(n)  # distance from the platform's center to the center of a ball on top
+        self._surface: _Array = np.zeros(n)  # the same, or far below for a ball beyond the edge
         self._ramp = np.arange(1, PHYSICS_STEPS + 1).reshape(-1, 1, 1) * TILT_PER_STEP
         self._scratch = _scratch(n)
 
@@ -108,7 +112,7 @@ class BalanceBall(EpisodicSimulation):
         return _REWARD[dropped.view(np.int8)], dropped
 
     def _turn(self, continuous: FloatArray) -> _Array:
-        """Turn the platform and return its normal after each physics step, [PHYSICS_STEPS, 3, N]."""
+        """Turn the platform, and return its normal after each physics step, [PHYSICS_STEPS, 3, N]."""
         tilts = self._ramp * _clipped(continuous.T, 1.0)
         tilts += self._tilt
         tilts = _clipped(tilts, MAX_TILT)
@@ -139,7 +143,7 @@ class BalanceBall(EpisodicSimulation):
             velocity[1] -= fall
             np.multiply(velocity, TIME_STEP, out=moved)
             place += moved
-            np.einsum("cn,kcn->kn", n, ball, out=along)  # of place and velocity, the part along the normal
+            np.einsum("cn,kcn->kn", n, ball, out=along)  # components of position and velocity along the normal
             height -= self._surface
             np.minimum(along, 0.0, out=along)
             np.copyto(approach, 0.0, where=height == 0.0)
@@ -147,7 +151,7 @@ class BalanceBall(EpisodicSimulation):
             ball -= change
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """From the front above, from the right below."""
+        """Paint the front view at the top, and the view from the right at the bottom."""
         canvas.reach = 7.0
         right, up, forward = self._ball[0][:, number].tolist()
         radius = float(self._lying[number]) - HALF_SIZE
@@ -162,7 +166,7 @@ class BalanceBall(EpisodicSimulation):
         return (self._vector(agents, 8),)
 
     def _vector(self, agents: Agents, size: int) -> FloatArray:
-        """Quaternion z and x of the platform, place and (with size 8) velocity of the ball: f32 [n, size]."""
+        """Return the platform's quaternion z and x, the ball's position and (if size is 8) velocity, f32 [n, size]."""
         tilt = self._tilt[:, agents]
         half = 0.5 * tilt
         sine = np.sin(half)
@@ -176,7 +180,7 @@ class BalanceBall(EpisodicSimulation):
 
 
 def _clipped(values: NDArray[Any], limit: float) -> NDArray[Any]:
-    # Half the time of np.clip on small arrays.
+    # This takes half as long as np.clip for small arrays.
     clipped: NDArray[Any] = np.minimum(np.maximum(values, -limit), limit)
     return clipped
 
@@ -184,10 +188,10 @@ def _clipped(values: NDArray[Any], limit: float) -> NDArray[Any]:
 class _Scratch(NamedTuple):
     """Arrays that are reused at every decision."""
 
-    normal: _Array  # of the platform after each physics step [PHYSICS_STEPS, 3, N]
+    normal: _Array  # normal of the platform after each physics step [PHYSICS_STEPS, 3, N]
     moved: _Array  # [3, N]
     along: _Array  # [2, N]
-    push: _Array  # what a unit of depth and of approaching speed moves and speeds up [PHYSICS_STEPS, 2, 3, N]
+    push: _Array  # correction of position per depth, of velocity per approach speed [PHYSICS_STEPS, 2, 3, N]
     change: _Array  # [2, 3, N]
 
 
@@ -202,14 +206,14 @@ def _scratch(n: int) -> _Scratch:
 class HardOptions(BallOptions):
     """Options of ``BalanceBallHard``."""
 
-    stack: int = option(9, "observations that are stacked, newest last")
-    velocity: bool = option(False, "a second sensor, Velocity, has the 3 numbers that the first one lacks")
+    stack: int = option(9, "number of stacked observations, newest last")
+    velocity: bool = option(False, "add a second sensor, Velocity, with the ball's velocity")
 
 
 class BalanceBallHard(BalanceBall):
-    """3DBallHard: the same without the velocity, 5 numbers of which the last 9 are observed (``--stack``).
+    """3DBallHard: 3DBall without the velocity. The last 9 observations of 5 numbers are stacked (``--stack``).
 
-    With ``--velocity`` a second sensor has the velocity, for a critic that may see more than the policy.
+    With ``--velocity``, a second sensor contains the velocity, for a critic that sees more than the policy.
     """
 
     def __init__(self, options: HardOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
@@ -243,7 +247,7 @@ class VisualBallOptions(BallOptions):
 
     camera: tuple[int, ...] = option((36, 36), "height,width of the pictures")
     cameras: int = option(1, "1: from above; 2: from the front and from the side")
-    stack: int = option(3, "gray pictures that are stacked, newest last, so that motion is seen")
+    stack: int = option(3, "number of stacked gray pictures, newest last, so that motion is visible")
 
     def __post_init__(self) -> None:
         BallOptions.__post_init__(self)
@@ -255,10 +259,11 @@ class VisualBallOptions(BallOptions):
 
 
 class VisualBall(BalanceBall):
-    """3DBall (same physics, actions and rewards) observed as gray pictures, the last three of each camera as channels.
+    """3DBall observed through gray pictures, with the last three of each camera stacked as channels.
 
-    From above, the platform is brighter where it is lower; the ball is a white disc that is larger when it is higher.
-    From the front and the side, the platform's edge is a tilted bar with the ball above it.
+    Physics, actions and rewards are those of 3DBall. From above, the platform is brighter where it is lower, and the
+    ball is a white disc that is larger when it is higher. From the front and the side, the platform's edge is a tilted
+    bar with the ball above it.
     """
 
     def __init__(
@@ -299,7 +304,7 @@ class VisualBall(BalanceBall):
         return tuple(history[agents].copy() for history in self._history)
 
     def _pictures(self, agents: Agents) -> list[NDArray[np.uint8]]:
-        """What each camera sees, u8 [n, height, width]."""
+        """Return the picture of each camera, u8 [n, height, width]."""
         about_z, about_x = self._tilt[:, agents].astype(np.float32)[:, :, None, None]
         right, up, forward = self._ball[0][:, agents].astype(np.float32)[:, :, None, None]
         radius = (self._lying[agents] - HALF_SIZE).astype(np.float32)[:, None, None]
@@ -327,7 +332,7 @@ class VisualBall(BalanceBall):
         return self._with_ball(110.0 * bar, np.hypot(across - place, height - up), radius)
 
     def _with_ball(self, ground: _Pixels, distance: _Pixels, radius: _Pixels) -> NDArray[np.uint8]:
-        """Draw a white disc whose edge is soft, so that it can be placed between pixels."""
+        """Draw a white disc with an antialiased edge, so that its position can be between pixels."""
         ball = np.clip((radius - distance) / self._pixel + 0.5, 0.0, 1.0)
         picture: NDArray[np.uint8] = (ground + (255.0 - ground) * ball).astype(np.uint8)
         return picture

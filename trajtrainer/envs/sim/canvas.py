@@ -1,6 +1,6 @@
-"""Pictures of the built-in simulations for people: a tile for each agent or training area.
+"""Pictures of the built-in simulations for humans to watch: one tile per agent or training area.
 
-Coordinates are those of the simulation, x to the right and y up; the canvas turns them into pixels.
+Coordinates are those of the simulation, with x to the right and y up; the canvas converts them to pixels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from PIL import Image, ImageDraw
 
 MOST_TILES = 16
-_SIDE = 480  # pixels of the whole, about
+_SIDE = 480  # approximate size of the whole picture in pixels
 _GAP = 4
 _BACKGROUND, _FRAME = (28, 30, 36), (10, 10, 12)
 
@@ -27,7 +27,7 @@ class Canvas:
     """A square tile that shows ``[-reach, reach]`` along both axes.
 
     Args:
-        side: its pixels.
+        side: width and height in pixels.
     """
 
     def __init__(self, side: int) -> None:
@@ -41,7 +41,7 @@ class Canvas:
         return self._side / 2 + x * scale, self._side / 2 - y * scale
 
     def box(self, x: float, y: float, width: float, height: float, color: Color) -> None:
-        """Fill a rectangle around a point."""
+        """Fill a rectangle centered at a point."""
         left, top = self._at(x - width / 2, y + height / 2)
         right, bottom = self._at(x + width / 2, y - height / 2)
         self._draw.rectangle((left, top, right, bottom), fill=color)
@@ -53,15 +53,15 @@ class Canvas:
         self._draw.ellipse((left, top, right, bottom), fill=color)
 
     def line(self, x0: float, y0: float, x1: float, y1: float, color: Color, pixels: int = 2) -> None:
-        """Paint a line."""
+        """Draw a line."""
         self._draw.line((self._at(x0, y0), self._at(x1, y1)), fill=color, width=pixels)
 
     def text(self, x: float, y: float, text: str, color: Color = WHITE) -> None:
-        """Write around a point."""
+        """Write text centered at a point."""
         self._draw.text(self._at(x, y), text, fill=color, anchor="mm", font_size=self._side // 12)
 
     def paste(self, picture: Image.Image) -> None:
-        """Fill the tile with a picture of any size, whose pixels stay sharp."""
+        """Fill the tile with a picture of any size, scaled without smoothing."""
         scale = self._side / max(picture.size)
         size = (round(picture.width * scale), round(picture.height * scale))
         grown = picture.resize(size, Image.Resampling.NEAREST)
@@ -69,7 +69,7 @@ class Canvas:
 
 
 def png(painters: Sequence[Callable[[Canvas], None]]) -> bytes:
-    """A PNG of tiles side by side, the first 16 of them, each painted by one of these."""
+    """Return a PNG with a grid of tiles, one for each of the first 16 painters."""
     painters = painters[:MOST_TILES]
     columns = math.ceil(math.sqrt(len(painters)))
     rows = math.ceil(len(painters) / columns)

@@ -1,6 +1,6 @@
-"""What a player says to its trainer, and does with the answers (docs/explanation/mlagents-behavior.md#wire).
+"""A player's conversation with its trainer (docs/explanation/mlagents-behavior.md#wire).
 
-Unity's side channels: docs/explanation/mlagents-behavior.md#side-channels.
+For Unity's side channels, see docs/explanation/mlagents-behavior.md#side-channels.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _ENGINE_SETTINGS = ("resolution", "quality level", "time scale", "target frame r
 _FLOAT_SETTINGS = (2,)
 
 Conversation = Generator[bytes, bytes, None]
-"""Yields the player's messages and is sent the trainer's answer to each."""
+"""Generator that yields the player's messages and receives the trainer's answer to each."""
 
 
 class Payload:
-    """Reads the values of one side channel message in order. Past the end they are zero or empty, as in Unity."""
+    """Reader of the values in a side channel message. Past the end, values are zero or empty, as in Unity."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -67,17 +67,17 @@ class Payload:
         return float(struct.unpack("<f", self._take(4))[0])
 
     def numbers(self) -> list[float]:
-        """A list of float32 after its length."""
+        """Read a list of float32, preceded by its length."""
         return [self.number() for _ in range(min(self.integer(), len(self._data) // 4))]
 
     def text(self) -> str:
-        """ASCII text after its length."""
+        """Read ASCII text, preceded by its length."""
         size = max(0, min(self.integer(), len(self._data) - self._at))
         return self._take(size).decode("ascii", errors="replace")
 
 
 def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
-    """The messages of a blob: channel and payload.
+    """Yield the channel and the payload of each message in a blob.
 
     Raises:
         ValueError: the blob is truncated.
@@ -95,19 +95,19 @@ def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
 
 
 def frame(channel: uuid.UUID, payload: bytes) -> bytes:
-    """One message as it is in a blob."""
+    """Encode one message for a blob."""
     return channel.bytes_le + struct.pack("<i", len(payload)) + payload
 
 
 def statistic_frame(statistic: Statistic) -> bytes:
-    """A value of Unity's StatsRecorder."""
+    """Encode a statistic as Unity's StatsRecorder does."""
     name = statistic.key.encode("ascii", errors="replace")
     payload = struct.pack("<i", len(name)) + name + struct.pack("<fi", statistic.value, int(statistic.aggregation))
     return frame(STATISTICS, payload)
 
 
 class ReceivedChannels:
-    """Takes in what the trainer sends; environment parameters go to ``parameters``, everything is logged."""
+    """Receiver of the trainer's side channel messages. It sets ``parameters`` and logs every message."""
 
     def __init__(self, parameters: EnvironmentParameters) -> None:
         self._parameters = parameters
@@ -119,7 +119,7 @@ class ReceivedChannels:
         }
 
     def receive(self, blob: bytes) -> None:
-        """Handle all messages of a blob.
+        """Handle all messages in a blob.
 
         Raises:
             ValueError: the blob is truncated.
@@ -149,7 +149,7 @@ class ReceivedChannels:
             return
         source: ParameterSource | None = None
         seed, sampler = payload.integer(), payload.integer()
-        generator = seeded_generator(seed, *key.encode())  # not the stream of a simulation with the same seed
+        generator = seeded_generator(seed, *key.encode())  # differs from the streams of simulations
         if sampler == 0:
             source = Uniform(generator, payload.number(), payload.number())
         elif sampler == 1:
@@ -170,10 +170,10 @@ class ReceivedChannels:
 
 
 def converse(options: PlayerOptions) -> Conversation:
-    """Play from the handshake until the trainer sends the end.
+    """Play from the handshake until the trainer tells the player to quit.
 
     Raises:
-        OrderError: the trainer sends what cannot be followed.
+        OrderError: the trainer sends an invalid answer.
     """
     style = options.style
     hello = pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_OK))
@@ -184,11 +184,11 @@ def converse(options: PlayerOptions) -> Conversation:
     initialization.capabilities.CopyFrom(style.capabilities())
     answer = pb.UnityMessageProto.FromString((yield hello.SerializeToString()))
     if answer.header.status != STATUS_OK:
-        logger.info("the trainer answered the handshake with status %d; the player ends", answer.header.status)
+        logger.info("the trainer answered the handshake with status %d; the player exits", answer.header.status)
         return
     trainer = answer.unity_input.rl_initialization_input
     logger.info(
-        "connected to a trainer of version %s, wire %s, seed %d, %d areas",
+        "connected to a trainer with version %s, wire version %s, seed %d, %d areas",
         trainer.package_version,
         trainer.communication_version,
         trainer.seed,
@@ -209,7 +209,7 @@ def _play(options: PlayerOptions, seed: int) -> Conversation:
         order = read_order(answer)
         if order.status != STATUS_OK or order.command == pb.QUIT:
             logger.info(
-                "the trainer sent status %d and command %d after %d steps; the player ends",
+                "the trainer sent status %d and command %d after %d steps; the player exits",
                 order.status,
                 order.command,
                 step,
@@ -227,7 +227,7 @@ def _play(options: PlayerOptions, seed: int) -> Conversation:
 
 
 class InProcessPlayer:
-    """A player and the connection to it: a ``Connection`` of ``PlayerSession``. It plays while it is waited for."""
+    """A player in this process, which is also the ``Connection`` of its ``PlayerSession``. It plays in ``receive``."""
 
     port = 0
 
@@ -239,13 +239,13 @@ class InProcessPlayer:
         """Let the player play until its next message.
 
         Raises:
-            PlayerQuitError: it has ended.
-            PlayerDiedError: it failed.
+            PlayerQuitError: the player has quit.
+            PlayerDiedError: the player failed.
         """
         try:
             return self._continue()
         except StopIteration:
-            raise PlayerQuitError("The player has ended.") from None
+            raise PlayerQuitError("The player has quit.") from None
         except Exception as error:
             raise PlayerDiedError(f"The simulation failed: {type(error).__name__}: {error}") from error
 
@@ -253,20 +253,21 @@ class InProcessPlayer:
         self._continue = partial(self._conversation.send, reply)
 
     def wake(self) -> None:
-        """Do nothing: no one ever waits."""
+        """Do nothing, because ``receive`` never waits."""
 
     def say_goodbye(self) -> None:
-        """Do nothing: the player ends when it is closed."""
+        """Do nothing, because ``close`` stops the player."""
 
     def close(self) -> None:
         self._conversation.close()
 
 
 def in_process_player(arguments: Sequence[str]) -> InProcessPlayer | None:
-    """Make the player of a command line.
+    """Create a player from command line arguments.
 
     Returns:
-        None if it has to be a program: one with hooks or a log, or one whose arguments are wrong, which it will report.
+        None if the player must run as a separate program, because it has hooks or a log file, or because its arguments
+        are wrong and the program has to report that.
     """
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):

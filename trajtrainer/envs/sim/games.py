@@ -1,4 +1,4 @@
-"""Games with training areas: Duel, DungeonEscape and StrikerVsGoalie, after scenes of Unity."""
+"""Games with training areas, modeled on Unity's example scenes: Duel, DungeonEscape and StrikerVsGoalie."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trajtrainer.envs.sim.canvas import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
 from trajtrainer.envs.sim.simulation import Agents, EnvironmentParameters, option
 
 # Duel
-RADIUS = 2  # also of the dungeon
-SHRINKING = 12  # decisions after which the ring loses its edge
-SEEN = 3  # numbers of another agent
+RADIUS = 2  # of the ring and of the dungeon
+SHRINKING = 12  # number of decisions after which the ring loses its outermost cells
+SEEN = 3  # number of values observed of each other agent
 # DungeonEscape
 DOOR = (-RADIUS, 0)
 PORTAL = (RADIUS, 0)
-PAUSE = 2  # decisions for each step of the dragon
+PAUSE = 2  # decisions per step of the dragon
 MAX_DECISIONS = 40
 NOBODY = -1
 # StrikerVsGoalie
 WIDTH = 9
-ROWS = (3, 5)  # that the strikers run, one in each decision: at least and at most
+ROWS = (3, 5)  # minimum and maximum number of rows that the strikers run, one per decision
 REACH = 1
 SIDEWAYS: LongArray = np.array([0, 1, -1], dtype=np.int64)
 
@@ -36,21 +36,23 @@ class DuelOptions(AreaOptions):
     def __post_init__(self) -> None:
         AreaOptions.__post_init__(self)
         if self.agents > 2 * RADIUS + 1:
-            raise ValueError(f"--agents of Duel must be at most {2 * RADIUS + 1} a team, found {self.agents}")
+            raise ValueError(f"--agents of Duel must be at most {2 * RADIUS + 1} per team, found {self.agents}")
 
 
 class Duel(AreaGame):
-    """Teams 0 and 1 of one behavior on a ring of 5 by 5 cells; chooses to stay or go right, left, up or down.
+    """Push the other team out of a shrinking ring of 5 by 5 cells. Teams 0 and 1 share one behavior.
 
-    An agent that goes to an occupied cell pushes the other one on, if there is room behind it. The agents move one
-    after the other, the teams in turn; which one begins is drawn at every decision. An agent outside the ring after a
-    decision has left. The ring is of 3 by 3 cells after 12 decisions, a single one after 24, gone after 36. The team
-    whose last agent is left earns 1, the other -1; when the last ones leave together it is a draw, 0 for both. With
-    several agents a team is a group, and all that is earned is the group's: also for those that have left.
+    Agents choose to stay or to go right, left, up or down. An agent that moves to an occupied cell pushes the other
+    agent one cell further if the cell behind it is free. The agents move one at a time, alternating between the teams;
+    the team that moves first is drawn at every decision. An agent outside the ring after a decision has left. The ring
+    shrinks to 3 by 3 cells after 12 decisions and to a single cell after 24, and disappears after 36. The last team
+    with an agent in the ring earns 1 and the other one -1. If the last agents of both teams leave together, it is a
+    draw, and both earn 0. With several agents, a team is a group, and all rewards are group rewards, which also credit
+    agents that have left.
 
-    Observes its place, how large the ring is, how soon it shrinks (4 numbers), and for each mate and then each opponent
-    the way there and whether it is left (3). Teams begin in mirrored places. Random actions against random actions
-    score 0 on average, holding the center scores above 0.95 against them.
+    An agent observes its position, the size of the ring and how soon it shrinks (4 numbers), and for each teammate and
+    then each opponent the relative position and whether it is present (3 numbers). Teams start in mirrored positions.
+    Random actions score 0 on average against random actions; holding the center scores above 0.95 against them.
     """
 
     def __init__(self, options: DuelOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002
@@ -60,7 +62,7 @@ class Duel(AreaGame):
         super().__init__(roles, options.areas, random, max_decisions=0)
         self._places: LongArray = np.zeros((*self._present.shape, 2), dtype=np.int64)
         self._rows = np.arange(options.areas)
-        # Which agents each one sees, i64 [M, M - 1]: its mates, then its opponents, each from its own place on.
+        # The agents that each agent sees, i64 [M, M - 1]: teammates, then opponents, starting from its own index.
         behind = (np.arange(options.agents)[:, None] + np.arange(options.agents)) % options.agents
         first = np.concatenate((behind[:, 1:], behind + options.agents), axis=1)
         second = np.concatenate((behind[:, 1:] + options.agents, behind), axis=1)
@@ -84,7 +86,7 @@ class Duel(AreaGame):
         return StepOutcome(np.zeros_like(earned), earned, self._present & ~inside, ~(first & second))
 
     def _move(self, agent: LongArray, moves: LongArray) -> None:
-        """Move one agent of each area, i64 [E], and those that it pushes."""
+        """Move one agent in each area, i64 [E], and any agent that it pushes."""
         rows = self._rows
         move = moves[rows, agent]
         target = self._places[rows, agent] + move
@@ -96,12 +98,12 @@ class Duel(AreaGame):
         self._places += (pushed & going[:, None])[..., None] * move[:, None]
 
     def _standing_at(self, cells: LongArray) -> BoolArray:
-        """Who is at a cell of each area, [E, 2], as bool [E, M]."""
+        """Return which agents are at the given cell of each area, [E, 2], as bool [E, M]."""
         at: BoolArray = (self._places == cells[:, None]).all(axis=2) & self._present
         return at
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """The ring as it is, the teams red and blue."""
+        """Paint the ring at its current size, and the teams in red and blue."""
         canvas.reach = RADIUS + 1.0
         ring = 2 * (RADIUS - int(self._decisions[number]) // SHRINKING) + 1
         canvas.box(0.0, 0.0, ring, ring, GRAY)
@@ -123,7 +125,7 @@ class Duel(AreaGame):
 class DungeonOptions(AreaOptions):
     """Options of ``DungeonEscape``."""
 
-    agents: int = option(3, "members of a group, one group in each area")
+    agents: int = option(3, "members of the group in each area")
 
     def __post_init__(self) -> None:
         AreaOptions.__post_init__(self)
@@ -132,17 +134,19 @@ class DungeonOptions(AreaOptions):
 
 
 class DungeonEscape(AreaGame):
-    """A group in a dungeon of 5 by 5 cells; its members choose to stay or to go right, left, up or down.
+    """Escape as a group from a dungeon of 5 by 5 cells. Members choose to stay or to go right, left, up or down.
 
-    A dragon walks from the middle to its portal at the right, a step in every second decision; once there, it is over
-    with nothing earned. A member that meets the dragon slays it and dies: its episode ends with nothing earned, and a
-    key lies where the dragon was. A member that goes there takes the key, and when it carries the key to the door at
-    the left, the group earns 1 and all that are left escape. After 40 decisions the episode is interrupted.
+    A dragon walks from the middle column to its portal on the right, one step every second decision. If it gets there,
+    the episode ends without a reward. A member that meets the dragon slays it and dies: its episode ends without a
+    reward, and a key lies where the dragon was. A member that goes there picks up the key. When it carries the key to
+    the door on the left, the group earns 1, and all remaining members escape. After 40 decisions, the episode is
+    interrupted.
 
-    Observes its place, whether it carries the key, the way to the dragon and whether it lives, whether the dragon is
-    about to walk, the way to the key and whether it lies there, whether a mate carries it (11 numbers), and for each
-    mate the way there and whether it lives (3). Members begin at the left. A group that always slays the dragon and
-    takes the key home scores 1, three that act at random 0.06, and a group of which no member dies 0.
+    A member observes its position, whether it carries the key, the dragon's relative position, whether it is alive,
+    whether it is about to walk, the key's relative position, whether the key lies on the ground, and whether a teammate
+    carries it (11 numbers); and for each teammate the relative position and whether it is alive (3 numbers). Members
+    start on the left. A group that always slays the dragon and carries the key to the door scores 1, three members that
+    act at random score 0.06, and a group in which no member dies scores 0.
     """
 
     def __init__(self, options: DungeonOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002
@@ -172,7 +176,7 @@ class DungeonEscape(AreaGame):
         died = self._slay()
         walking = ~self._slain & ((self._decisions + 1) % PAUSE == 0)
         way = np.sign(np.asarray(PORTAL) - self._dragon)
-        way[:, 0] *= way[:, 1] == 0  # first to the middle line, then along it
+        way[:, 0] *= way[:, 1] == 0  # first to the middle row, then along it
         self._dragon += way * walking[:, None]
         died |= self._slay()
         escaped = (self._carrier != NOBODY) & (self._places[self._rows, self._carrier] == DOOR).all(axis=1)
@@ -181,7 +185,7 @@ class DungeonEscape(AreaGame):
         return StepOutcome(np.zeros_like(earned), earned, died, escaped | lost)
 
     def _slay(self) -> BoolArray:
-        """Let the first member that meets a living dragon die; return who did, bool [E, M]."""
+        """Let the first member that meets a living dragon slay it and die; return which members died, bool [E, M]."""
         met = (self._places == self._dragon[:, None]).all(axis=2) & self._present & ~self._slain[:, None]
         fought = met.any(axis=1)
         died: BoolArray = np.zeros_like(met)
@@ -191,12 +195,12 @@ class DungeonEscape(AreaGame):
         return died
 
     def _lies(self) -> BoolArray:
-        """Whether the key lies on the ground, bool [E]."""
+        """Return whether the key lies on the ground, bool [E]."""
         lies: BoolArray = self._slain & (self._carrier == NOBODY)
         return lies
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """Members are blue, the one with the key yellow; the dragon is red, its portal dark."""
+        """Paint members in blue, the one with the key in yellow, the dragon in red, and its portal in a dark color."""
         canvas.reach = RADIUS + 1.0
         canvas.box(0.0, 0.0, 2 * RADIUS + 1, 2 * RADIUS + 1, GRAY)
         canvas.box(*DOOR, 0.9, 0.9, GREEN)
@@ -234,20 +238,22 @@ class DungeonEscape(AreaGame):
 class StrikerOptions(AreaOptions):
     """Options of ``StrikerVsGoalie``."""
 
-    agents: int = option(1, "strikers in an area, each with a ball; more than one are a group")
+    agents: int = option(1, "strikers per area, each with a ball; several strikers form a group")
 
 
 class StrikerVsGoalie(AreaGame):
-    """Behaviors Striker (team 0) and Goalie (team 1) on a pitch 9 wide; both choose to go straight, right or left.
+    """Score a goal or defend it: behaviors Striker (team 0) and Goalie (team 1) on a pitch that is 9 cells wide.
 
-    All begin anywhere. A striker runs 3 to 5 rows, one in each decision, the goalie stays on the line; both go at most
-    one place sideways. It is a goal if a striker arrives more than one place next to the goalie: the strikers earn 1
-    and the goalie -1, else the other way round. Several strikers are a group.
+    Both choose to go straight, right or left, and start in random columns. A striker runs 3 to 5 rows, one per
+    decision, while the goalie stays on the line; both move at most one cell sideways per decision. If a striker arrives
+    more than one cell away from the goalie, it scores a goal: the strikers earn 1 and the goalie -1. Otherwise it is
+    the other way around. Several strikers form a group.
 
-    Both observe their place and how many rows are left; a striker the way to the goalie and to its mates, the goalie
-    the way to each striker and where it went last. Where both play as well as one can (run away, run after) one striker
-    scores -0.13 on average, for it depends on where they begin; 0.59 against random actions, -0.26 with random actions
-    against a good goalie, 0.38 where both act at random.
+    Both observe their position and the number of rows that are left. A striker also observes the relative positions of
+    the goalie and its teammates; the goalie observes the relative position and the last move of each striker. If both
+    play perfectly (the striker runs away and the goalie follows), a single striker scores -0.13 on average, because the
+    result depends on the start positions. It scores 0.59 against random actions; with random actions, it scores -0.26
+    against a good goalie and 0.38 against random actions.
     """
 
     def __init__(self, options: StrikerOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002
@@ -279,7 +285,7 @@ class StrikerVsGoalie(AreaGame):
         return StepOutcome(np.zeros_like(group_reward), group_reward, np.zeros_like(self._present), over)
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """The goal above with the goalie in it, strikers come from below."""
+        """Paint the goal and the goalie at the top, and the strikers coming from below."""
         canvas.reach = WIDTH / 2
         middle = (WIDTH - 1) / 2
         *strikers, goalie = self._places[number].tolist()

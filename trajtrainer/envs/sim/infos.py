@@ -1,8 +1,8 @@
-"""Writes what the agents of one behavior observe, byte for byte as Unity does, without building a message per agent.
+"""Writers for the observations of a behavior's agents: the same bytes as Unity, without one message per agent.
 
-Protobuf leaves out fields that are zero, so the records of two agents differ in length only where a reward or an id is
-zero. They are kept as rows of a byte matrix: the observations are in fixed columns, and the fields before and after
-them are written at once for a run of adjacent agents whose records have the same fields.
+Protobuf leaves out fields that are zero, so two agents' records differ in length only if a reward or an id is zero.
+Records are kept as rows of a byte matrix: observations are in fixed columns, and the fields before and after them are
+written together for each run of adjacent agents whose records have the same fields.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ ACTION_MASK = (11,)
 FLOATS = (13, 4, 1)
 GROUP_ID = 14
 GROUP_REWARD_KEY = b"\x7d"
-INFO_KEY = b"\x0a"  # of ListAgentInfoProto.value
-COMPRESSION_LEVEL = 1  # of PNG
+INFO_KEY = b"\x0a"  # key of ListAgentInfoProto.value
+COMPRESSION_LEVEL = 1  # for PNG
 LONGEST_HEAD = 1 + 5 + 5 + len(DONE) + len(MAX_STEP_REACHED)
 
 _Bytes = NDArray[np.uint8]
 
 
 class InfoWriter(Protocol):
-    """Writes the records (AgentInfoProto) of one behavior's agents."""
+    """Writer of the records (AgentInfoProto) of one behavior's agents."""
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """The pieces of the ``value`` entries of a ListAgentInfoProto.
+        """Return the ``value`` entries of a ListAgentInfoProto as pieces of bytes.
 
-        First the agents whose episode ended, then all agents with the observation of their next decision.
+        The agents whose episode ended come first, then all agents that decide, with their current observation.
         """
 
 
 class _Run(NamedTuple):
-    """Adjacent rows with the same fields: which, their columns, and those of the rewards (or -1)."""
+    """Adjacent rows with the same fields: the row range, the column range, and the reward columns (or -1)."""
 
     start: int
     stop: int
@@ -61,14 +61,14 @@ class _Run(NamedTuple):
 
 
 class RowInfoWriter:
-    """Records of fixed observation sizes: vectors, entities and pictures sent as floats.
+    """Writer for observations of fixed size: vectors, entities, and pictures sent as floats.
 
     Args:
-        spec: what is observed.
-        style: the package's way of writing.
-        ids: i64 [N], the agents' ids in the process.
-        masked: whether steps have masks. Like Unity, a behavior that never forbids an action sends none.
-        groups: i64 [N], the agents' groups in the process, above 0; None for agents without.
+        spec: observations and actions of the behavior.
+        style: format of the messages.
+        ids: i64 [N], agent ids, unique within the player.
+        masked: whether steps have masks. As in Unity, a behavior that never masks actions sends no masks.
+        groups: i64 [N], group ids, unique within the player and greater than 0; None for agents without groups.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RowInfoWriter:
         return pieces
 
     def _kinds(self, reward: FloatArray, group_reward: FloatArray | None) -> NDArray[np.int8]:
-        """Which rewards are sent, per row: 1 the agent's, 2 the group's, 3 both."""
+        """Return which rewards to send in each row: 0 none, 1 the agent's, 2 the group's, 3 both."""
         kinds: NDArray[np.int8] = (reward != 0.0).view(np.int8)
         if self._grouped and group_reward is not None:
             kinds = kinds + 2 * (group_reward != 0.0).view(np.int8)
@@ -137,7 +137,7 @@ class RowInfoWriter:
     def _heads(
         self, rows: _Bytes, agents: Agents, rewarded: NDArray[np.int8], flags: bytes, interrupted: BoolArray | None
     ) -> list[_Run]:
-        """Write all before the id and after the group, rewards as zero; return runs of rows with the same fields."""
+        """Write the fields around the fixed columns, without reward values; return runs with the same fields."""
         id_width, group_width = self._id_width[agents], self._group_width[agents]
         kinds = self._widths[agents] + 2 * rewarded
         if interrupted is not None:
@@ -162,7 +162,7 @@ class RowInfoWriter:
 
 
 def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray, group_reward: FloatArray | None) -> list[bytes]:
-    """Write the rewards and cut each run's bytes out of the matrix."""
+    """Write the rewards into the matrix, and return the bytes of each run."""
     reward_bytes = _bytes(reward)
     group_bytes = reward_bytes if group_reward is None else _bytes(group_reward)
     pieces = []
@@ -176,19 +176,19 @@ def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray, group_reward: Float
 
 
 def _bytes(column: FloatArray) -> _Bytes:
-    """A column's floats as bytes u8 [n, 4]."""
+    """Return the floats of a column as bytes, u8 [n, 4]."""
     return np.ascontiguousarray(column, dtype=np.float32).view(np.uint8).reshape(-1, 4)
 
 
 def _tail(spec: BehaviorSpec, style: WireStyle, mask_size: int) -> bytes:
-    """The part of a record after the id, with zeros in the mask and in observations that are sent as floats."""
+    """Return the part of a record between the id and the group id, with zeros for the mask and the observations."""
     zeros = [np.zeros((1, *sensor.shape), np.float32) for sensor in spec.observation_specs]
     observations = map(partial(_observation, style), spec.observation_specs, zeros)
     return pb.AgentInfoProto(action_mask=[False] * mask_size, observations=observations).SerializeToString()
 
 
 def _observation(style: WireStyle, sensor: ObservationSpec, value: ObservationArray) -> pb.ObservationProto:
-    """One observation [1, *O]; bytes of pictures as PNG."""
+    """Return the message for one observation [1, *O]. u8 pictures are compressed as PNG."""
     observation = pb.ObservationProto(
         shape=style.shape(sensor),
         dimension_properties=style.dimension_properties(sensor),
@@ -205,7 +205,7 @@ def _observation(style: WireStyle, sensor: ObservationSpec, value: ObservationAr
 
 
 class PngInfoWriter:
-    """An InfoWriter for behaviors with pictures that are compressed. Same arguments as RowInfoWriter."""
+    """Writer for behaviors with compressed pictures. It takes the same arguments as ``RowInfoWriter``."""
 
     def __init__(
         self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool, groups: LongArray | None = None

@@ -1,4 +1,4 @@
-"""GridWorld and Hybrid: tasks that forbid some of the actions.
+"""GridWorld and Hybrid: tasks that forbid some actions.
 
 See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
@@ -29,7 +29,7 @@ from trajtrainer.envs.sim.simulation import (
 
 MAX_DECISIONS = 100
 STEP_REWARD = -0.01
-# Row and column by action: none, up, down, left, right.
+# Change of row and column for each action: none, up, down, left, right.
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], dtype=np.int64)
 EMPTY, AGENT, PLUS, CROSS = range(4)
 
@@ -55,14 +55,14 @@ class GridOptions(SimulationOptions):
 
 
 class GridWorld(EpisodicSimulation):
-    """An agent, a green plus and a red cross on a grid.
+    """Walk to the correct one of two goals on a grid, a green plus and a red cross.
 
-    Observes which of the two to go to (a goal signal, one-hot of 2) and the grid as a picture; chooses to stay, go up,
-    down, left or right, but never into a wall.
+    The agent observes which of the two is correct (a goal signal, one-hot of 2) and the grid as a picture. It
+    chooses to stay or to go up, down, left or right; moves into a wall are forbidden and do nothing.
 
-    -0.01 per decision; +1 instead on the right goal, -1 on the wrong one, and both end the episode. It is interrupted
-    after 100 decisions. On the 5 x 5 grid the shortest ways score 0.977 on average, random actions about -0.3.
-    A forbidden choice does nothing.
+    The reward is -0.01 per decision, but 1 for reaching the correct goal and -1 for the wrong one, which both end the
+    episode. Episodes are interrupted after 100 decisions. On the 5 x 5 grid, shortest paths score 0.977 on average, and
+    random actions about -0.3.
     """
 
     masked = True
@@ -75,7 +75,7 @@ class GridWorld(EpisodicSimulation):
         n = options.agents
         self._grid = options.grid
         self._places: LongArray = np.zeros((n, 3, 2), dtype=np.int64)  # row and column of agent, plus and cross
-        self._goal: LongArray = np.zeros(n, dtype=np.int64)  # 0 the plus, 1 the cross
+        self._goal: LongArray = np.zeros(n, dtype=np.int64)  # 0 for the plus, 1 for the cross
         self._camera = _Camera(options.grid, height, width)
 
     def _begin(self, agents: LongArray) -> None:
@@ -105,7 +105,7 @@ class GridWorld(EpisodicSimulation):
         )
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """As its camera sees it, with the goal's sign in the corner."""
+        """Paint the camera's picture, with the symbol of the goal in the corner."""
         (picture,) = self._camera.pictures(self._places[[number]])
         canvas.paste(Image.fromarray(picture.transpose(1, 2, 0)))
         canvas.text(-0.9, 0.9, "+x"[self._goal[number]])
@@ -115,7 +115,7 @@ class GridWorld(EpisodicSimulation):
 
 
 class _Camera:
-    """Draws grids from above: a sprite per cell, framed by walls to the size of the picture."""
+    """A camera above the grid: one sprite per cell, with walls around the grid to fill the picture."""
 
     def __init__(self, grid: int, height: int, width: int) -> None:
         self._grid = grid
@@ -124,14 +124,11 @@ class _Camera:
         self._sprites = _sprites(self._size)
 
     def pictures(self, places: LongArray) -> NDArray[np.uint8]:
-        """Pictures u8 [n, 3, height, width] of ``places`` i64 [n, 3, 2].
-
-        Row and column of agent, plus and cross.
-        """
+        """Draw pictures, u8 [n, 3, height, width]; ``places``, i64 [n, 3, 2], are for agent, plus and cross."""
         n, grid, side = len(places), self._grid, self._grid * self._size
         cells = np.full((n, grid, grid), EMPTY, dtype=np.int64)
         rows = np.arange(n)
-        for kind, place in ((PLUS, 1), (CROSS, 2), (AGENT, 0)):  # the agent stands before the goal it has reached
+        for kind, place in ((PLUS, 1), (CROSS, 2), (AGENT, 0)):  # the agent covers the goal that it has reached
             cells[rows, places[:, place, 0], places[:, place, 1]] = kind
         drawn = self._sprites[cells]  # [n, row, column, 3, size, size]
         pictures = np.zeros((n, 3, *self._shape), dtype=np.uint8)
@@ -142,7 +139,7 @@ class _Camera:
 
 
 def _sprites(size: int) -> NDArray[np.uint8]:
-    """What the kinds of cells look like, u8 [4, 3, size, size]."""
+    """Draw the sprite of each kind of cell, u8 [4, 3, size, size]."""
     ground, blue, green, red = (90, 90, 90), (40, 80, 255), (30, 220, 60), (240, 40, 40)
     across = np.abs(np.arange(size) - (size - 1) / 2)
     broad = max(1.0, size / 8)
@@ -163,14 +160,17 @@ class HybridOptions(SimulationOptions):
 
 
 class Hybrid(EpisodicSimulation):
-    """An agent on the square [-1, 1]²: two continuous actions (velocity), a branch of 3 (a tool), one of 2 (use it).
+    """Drive to a parcel in the square [-1, 1]², and open it with the tool that it needs.
 
-    Observes two sensors: "Motion" (own place, way to the parcel; 4) and "Task" (the tool that the parcel needs, the
-    tool that is broken, whether the parcel is within reach; 7). Forbidden: the broken tool, always; use, out of reach.
-    Using the needed tool gives 1 and ends the episode, using the other one gives -0.1; every decision costs 0.01, and
-    after 40 of them the episode is interrupted. A forbidden choice ends the episode with -1: an agent that honors the
-    masks never sees that. Driving straight to the parcel and using the needed tool at once scores 0.95 on average,
-    random actions that honor the masks about -0.1.
+    There are two continuous actions (velocity), a branch of 3 (which tool) and a branch of 2 (whether to use it). The
+    agent observes two sensors: "Motion" (own position, relative position of the parcel; 4 numbers) and "Task" (the tool
+    that the parcel needs, the tool that is broken, whether the parcel is within reach; 7 numbers). The broken tool is
+    always forbidden, and using a tool is forbidden while the parcel is out of reach.
+
+    Using the needed tool gives 1 and ends the episode; using the other tool gives -0.1. Every decision costs 0.01, and
+    after 40 decisions the episode is interrupted. A forbidden choice ends the episode with -1, which never happens to
+    an agent that respects the masks. Driving straight to the parcel and using the needed tool at once scores 0.95 on
+    average, and random actions that respect the masks about -0.1.
     """
 
     masked = True
@@ -217,7 +217,7 @@ class Hybrid(EpisodicSimulation):
         return mask
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """The parcel in the color of its tool, the broken tool in the corner."""
+        """Paint the parcel in the color of the needed tool, and the broken tool in the corner."""
         canvas.reach = 1.3
         x, y = self._parcel[number].tolist()
         canvas.box(x, y, 2 * REACH, 2 * REACH, GRAY)

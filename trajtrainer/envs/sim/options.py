@@ -21,20 +21,20 @@ EDITOR_PORT = 5004
 
 @dataclass(frozen=True, slots=True)
 class PlayerOptions:
-    """Options of a player.
+    """Command line options of a player.
 
     Attributes:
         simulations: name, kind and options of each simulation.
-        teams: number of teams of each behavior.
-        port: where the trainer listens.
-        seed: None to use that of the handshake.
-        style: what the messages look like.
-        log_file: None for the standard error output.
-        step_seconds: how long each step takes, in addition to what it computes.
-        connect_seconds: how long to wait for the trainer at the start.
-        statistics: values that are sent with every step.
-        render: send a picture for people with every step.
-        hooks: see ``hooked``.
+        teams: number of teams per behavior.
+        port: port that the trainer listens on.
+        seed: None to use the seed from the handshake.
+        style: format of the messages.
+        log_file: None to log to stderr.
+        step_seconds: delay added to each step.
+        connect_seconds: timeout for the first connection to the trainer.
+        statistics: values to send with every step.
+        render: whether to send a picture for humans to watch with every step.
+        hooks: file and text of each hook; see ``hooked``.
     """
 
     simulations: tuple[tuple[str, Kind, SimulationOptions], ...]
@@ -51,7 +51,7 @@ class PlayerOptions:
 
 
 class PlayerParser(argparse.ArgumentParser):
-    """Also writes usage errors to the log, because a trainer that launched the player shows the end of it."""
+    """A parser that also writes usage errors to the log, because a trainer shows the end of its player's log."""
 
     log_file: Path | None = None
 
@@ -63,37 +63,37 @@ class PlayerParser(argparse.ArgumentParser):
 
 
 def parse_player_options(arguments: list[str]) -> PlayerOptions:
-    """Read the command line. Ends the process with exit code 2 and the reason if it is wrong."""
+    """Parse the command line. On a usage error, print the reason and exit with code 2."""
     listing = "\n".join(f"  {name:<16} {kind.summary}" for name, kind in SIMULATIONS.items())
     parser = PlayerParser(
         prog="python -m trajtrainer.envs.sim",
-        description="A built-in simulation as a player that speaks to a trainer as a Unity build does.",
+        description="Run a built-in simulation as a player that communicates with a trainer like a Unity build.",
         epilog=f"simulations:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("names", metavar="NAME[+NAME...]", help="the simulations, first on the command line")
-    add("--mlagents-port", dest="port", type=int, default=EDITOR_PORT, metavar="PORT", help="where the trainer listens")
+    add("names", metavar="NAME[+NAME...]", help="the simulations to run; must be the first argument")
+    add("--mlagents-port", dest="port", type=int, default=EDITOR_PORT, metavar="PORT", help="the trainer's port")
     add("--seed", type=int, help="use this seed instead of the trainer's")
-    add("--teams", type=int, default=1, metavar="N", help="teams of each behavior, each with all its agents")
+    add("--teams", type=int, default=1, metavar="N", help="teams per behavior, each with all its agents")
     add("-logFile", "-logfile", dest="log_file", type=Path, metavar="PATH", help="write the log to this file")
-    add("-nographics", action="store_true", help="accepted, as by every Unity player")
-    add("-batchmode", action="store_true", help="accepted, as by every Unity player")
+    add("-nographics", action="store_true", help="accepted for compatibility with Unity players")
+    add("-batchmode", action="store_true", help="accepted for compatibility with Unity players")
     add("--package-version", default=PACKAGE_VERSION, help="version of com.unity.ml-agents to imitate; before 3.0, "
         "pictures are height, width, channels")  # fmt: skip
-    add("--api-version", default=API_VERSION, help="version of the wire to speak, 1.0.0 to 1.5.0")
+    add("--api-version", default=API_VERSION, help="version of the wire protocol to use, 1.0.0 to 1.5.0")
     add("--png", action="store_true", help="send pictures as PNG")
-    add("--step-ms", type=float, default=0.0, metavar="X", help="make every step this much longer")
+    add("--step-ms", type=float, default=0.0, metavar="X", help="milliseconds to add to every step")
     add(
         "--connect-seconds", type=float, default=60.0, metavar="S", help="how long to wait for the trainer at the start"
     )
     add("--stat", type=_statistic, action="append", default=[], metavar="KEY=VALUE[:AGGREGATION]",
         help="report a statistic with every step: average, most_recent, sum or histogram")  # fmt: skip
-    add("--render", action="store_true", help="send a picture of everything with every step, for a film")
+    add("--render", action="store_true", help="send a picture of all agents with every step, for videos")
     add_hook_option(parser)
 
-    # The log file is needed before it is known that the command line is right.
+    # Parsing errors are also written to the log file, so find it first.
     flags = [at for at, argument in enumerate(arguments[:-1]) if argument.lower() == "-logfile"]
     parser.log_file = Path(arguments[flags[-1] + 1]) if flags else None
     kinds: dict[str, Kind] = {}
@@ -111,7 +111,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
         parser.error(f"--teams must be at least 1, found {parsed.teams}")
     games = [name for name, kind in kinds.items() if isinstance(kind, GameKind)]
     if parsed.teams > 1 and games:
-        parser.error(f"{games[0]} has teams of its own; leave --teams out")
+        parser.error(f"{games[0]} defines its own teams; leave --teams out")
     try:
         simulations = tuple((name, kind, simulation_options(kind, vars(parsed))) for name, kind in kinds.items())
     except ValueError as error:
@@ -132,25 +132,25 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
 
 
 def add_hook_option(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--hook``, see ``hooked``."""
+    """Add the option ``--hook``; see ``hooked``."""
     parser.add_argument(
         "--hook", nargs=2, action="append", default=[], metavar=("FILE", "TEXT"),
-        help="for tests: let a Python file change what the player says, as TEXT describes",
+        help="for tests: let a Python file change the player's messages as TEXT specifies",
     )  # fmt: skip
 
 
 def hooked(kind: str, wrapped: Any, port: int, hooks: Sequence[tuple[str, str]]) -> Any:
-    """Wrap what a player says in the hooks of its command line, the first one innermost.
+    """Wrap a player's messages in the hooks from its command line, the first hook innermost.
 
-    Tests use them for players that crash, hang or send rubbish: the package has no code for that.
+    Tests use hooks to simulate players that crash, hang or send garbage, so the package needs no code for that.
 
     Args:
-        kind: of player. The hook's file has a function of this name, called as ``function(wrapped, port, text)``, which
-            returns a replacement of ``wrapped``.
+        kind: kind of player. The hook's file defines a function with this name, called as
+            ``function(wrapped, port, text)``, which returns a replacement for ``wrapped``.
         wrapped: a ``Conversation`` for ``converse``; a function from a message to the bytes of its answer for
             ``answer_godot``.
-        port: where the trainer listens.
-        hooks: file and text of each.
+        port: port that the trainer listens on.
+        hooks: file and text of each hook.
     """
     for file, text in hooks:
         wrapped = runpy.run_path(file)[kind](wrapped, port, text)
@@ -158,7 +158,7 @@ def hooked(kind: str, wrapped: Any, port: int, hooks: Sequence[tuple[str, str]])
 
 
 def add_simulation_options(parser: argparse.ArgumentParser, kinds: Mapping[str, Kind]) -> None:
-    """Declare the options of all simulations."""
+    """Add the options of all simulations to a parser."""
     group = parser.add_argument_group("options of the simulation")
     known = set()
     for name, kind in kinds.items():
@@ -178,10 +178,10 @@ def add_simulation_options(parser: argparse.ArgumentParser, kinds: Mapping[str, 
 
 
 def simulation_options(kind: Kind, values: Mapping[str, Any]) -> SimulationOptions:
-    """Pick the options of one simulation from all that were given.
+    """Pick the options of one simulation from all given values.
 
     Raises:
-        ValueError: an option does not fit.
+        ValueError: an option has an invalid value.
     """
     names = [entry.name for entry in dataclasses.fields(kind.options)]
     return kind.options(**{name: values[name] for name in names if name in values})

@@ -1,4 +1,4 @@
-"""Sorter, a list of entities of varying length, and Match3, a board with masked moves.
+"""Sorter, which observes a list of varying length, and Match3, a board game with masked moves.
 
 See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
@@ -28,9 +28,9 @@ from trajtrainer.envs.sim.simulation import (
 
 MOST_TILES = 20
 TILE_SIZE = 6
-RADIUS = 1.0  # of the circle on which the tiles lie, 20 places
+RADIUS = 1.0  # of the circle with the 20 places for tiles
 REACH = 0.25
-SPEED = 0.2  # so that some place is nearest to any tile
+SPEED = 0.2  # fine enough that every tile is the nearest one from some position
 MAX_DECISIONS = 400
 MOVE_COST = 1.0 / MAX_DECISIONS
 _SITES = np.arange(MOST_TILES) * (2.0 * np.pi / MOST_TILES)
@@ -51,18 +51,19 @@ class SorterOptions(SimulationOptions):
 
 
 class Sorter(EpisodicSimulation):
-    """An agent inside a circle of up to 20 numbered tiles.
+    """Press up to 20 numbered tiles, which are placed on a circle, in ascending order.
 
-    Branches: 3 (left, stay, right), 3 (back, stay, forward) and 2 (press).
+    The branches are 3 (left, stay, right), 3 (back, stay, forward) and 2 (do nothing, press).
 
-    Observes the tiles as a list of entities of 6 numbers (number / 20, the way to it (2), whether it was pressed,
-    whether it is in reach, 1) and a vector of 4 (place (2), part of the tiles that were pressed, whether one that was
-    not is in reach). Press means the nearest tile that has not been pressed; out of reach it does nothing. The tile
-    with the lowest number that is left gives 1, another one -1 and the end. Every decision costs 1/400, and after 400
-    of them the episode is interrupted.
+    The agent observes the tiles as a list of entities of 6 numbers (number / 20, relative position (2), whether it has
+    been pressed, whether it is within reach, 1) and a vector of 4 numbers (own position (2), fraction of the tiles that
+    have been pressed, whether an unpressed tile is within reach). A press applies to the nearest unpressed tile, and
+    does nothing if that tile is out of reach. Pressing the unpressed tile with the lowest number gives 1; pressing
+    another one gives -1 and ends the episode. Every decision costs 1/400, and the episode is interrupted after 400
+    decisions.
 
-    Environment parameter ``num_tiles`` (2), drawn when an episode begins, up to 20. Pressing them in order by the
-    direct ways scores 1.96 with 2 tiles, random actions about -0.1.
+    The environment parameter ``num_tiles`` (default 2, at most 20) is drawn when an episode starts. With 2 tiles,
+    pressing them in order along the shortest paths scores 1.96, and random actions about -0.1.
     """
 
     def __init__(self, options: SorterOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
@@ -71,7 +72,7 @@ class Sorter(EpisodicSimulation):
         super().__init__(spec, options.agents, random, parameters, max_decisions=MAX_DECISIONS)
         n = options.agents
         self._place: NDArray[np.float64] = np.zeros((n, 2))
-        self._tiles: NDArray[np.float64] = np.zeros((n, MOST_TILES, 2))  # in the order in which they are shown
+        self._tiles: NDArray[np.float64] = np.zeros((n, MOST_TILES, 2))  # in the order of the observation
         self._number: LongArray = np.zeros((n, MOST_TILES), dtype=np.int64)  # 1 to 20; 0 for no tile
         self._pressed: BoolArray = np.zeros((n, MOST_TILES), dtype=np.bool_)
         self._rows = np.arange(n)
@@ -144,21 +145,22 @@ class Match3Options(SimulationOptions):
         SimulationOptions.__post_init__(self)
         if min(self.rows, self.columns) < 4 or self.kinds < 3 or self.moves < 1:
             raise ValueError(
-                "Match3 needs at least 4 --rows and --columns, 3 --kinds and 1 of --moves, found "
+                "Match3 needs at least 4 --rows, 4 --columns, 3 --kinds and 1 --moves, found "
                 f"{self.rows}, {self.columns}, {self.kinds}, {self.moves}"
             )
 
 
 class Match3(EpisodicSimulation):
-    """A board of cells of several kinds, some of them special.
+    """Swap neighboring cells of a board to get three or more of a kind in a row. Some cells are special.
 
-    A move (one branch) swaps two neighbors; those that bring no three of a kind into a row are forbidden.
+    A move (one branch) swaps two neighbors. Moves that do not result in three of a kind in a row are forbidden.
 
-    Observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the specials (1, rows, columns).
-    All rows of three or more are cleared, cells above fall down, new ones come from above, until nothing is left to
-    clear. A cleared cell gives 0.1, a special one 0.4. An episode is interrupted after its number of moves; a board
-    without any move is replaced. A forbidden move does nothing. With the default options random
-    moves score about 38, taking the most points at once about 43.
+    The agent observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the special cells
+    (1, rows, columns). After a move, all rows and columns of three or more of a kind are cleared, the cells above fall
+    down, and new cells come in from the top, until nothing is left to clear. A cleared cell gives 0.1, a special one
+    0.4. An episode is interrupted after its number of moves; a board without a possible move is replaced. A forbidden
+    move does nothing. With the default options, random moves score about 38, and always taking the move with the most
+    points about 43.
     """
 
     masked = True
@@ -191,10 +193,7 @@ class Match3(EpisodicSimulation):
         return (REWARD * points).astype(np.float32), np.zeros(self.num_agents, dtype=np.bool_)
 
     def _cascade(self, agents: LongArray) -> NDArray[np.float64]:
-        """Clear, drop and refill until nothing is left to clear, and make sure that there is a move.
-
-        Returns the points of each of ``agents``.
-        """
+        """Clear, drop and refill until nothing is left to clear and a move is possible; return each agent's points."""
         points = np.zeros(len(agents))
         todo = np.arange(len(agents))
         while len(todo):
@@ -214,7 +213,7 @@ class Match3(EpisodicSimulation):
         return points
 
     def _fall_and_fill(self, agents: LongArray, cells: _Board) -> None:
-        order = np.argsort(cells != EMPTY, axis=1, kind="stable")  # the empty ones to the top
+        order = np.argsort(cells != EMPTY, axis=1, kind="stable")  # moves empty cells to the top
         cells = np.take_along_axis(cells, order, axis=1)
         special = np.take_along_axis(self._special[agents], order, axis=1)
         drawn = self._random.random((len(agents), 2, *cells.shape[1:]))
@@ -226,7 +225,7 @@ class Match3(EpisodicSimulation):
         return ~self._allowed
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """Special cells have a dot."""
+        """Paint the board; special cells have a dot."""
         rows, columns = self._cells[number].shape
         canvas.reach = max(rows, columns) / 2
         for (row, column), kind in np.ndenumerate(self._cells[number]):
@@ -242,7 +241,7 @@ class Match3(EpisodicSimulation):
 
 
 def in_a_row(cells: _Board) -> BoolArray:
-    """Which cells of boards [..., rows, columns] lie in a row or column of three or more of their kind."""
+    """Return which cells of boards [..., rows, columns] are in a row or column of three or more of a kind."""
     found = np.zeros(cells.shape, dtype=np.bool_)
     filled = cells != EMPTY
     for axis in (-1, -2):
@@ -255,9 +254,9 @@ def in_a_row(cells: _Board) -> BoolArray:
 
 
 def allowed_swaps(cells: _Board, swaps: LongArray) -> BoolArray:
-    """Which swaps bring three of a kind into a row, bool [n, swaps].
+    """Return which swaps result in three of a kind in a row, bool [n, swaps].
 
-    Boards [n, rows, columns] have none before.
+    The boards [n, rows, columns] must not contain three of a kind in a row yet.
     """
     n, rows, columns = cells.shape
     swapped = cells.reshape(n, rows * columns)[:, swaps].reshape(n, len(swaps), rows, columns)
@@ -266,9 +265,9 @@ def allowed_swaps(cells: _Board, swaps: LongArray) -> BoolArray:
 
 
 def _swaps(rows: int, columns: int) -> LongArray:
-    """Every swap as the order in which it leaves the cells, i64 [swaps, rows * columns].
+    """Return every swap as the resulting order of the cells, i64 [swaps, rows * columns].
 
-    First with the right neighbor, row by row, then with the one below.
+    Swaps with the right neighbor come first, row by row, then swaps with the neighbor below.
     """
     cells = np.arange(rows * columns).reshape(rows, columns)
     pairs = [*zip(cells[:, :-1].flat, cells[:, 1:].flat, strict=True)]

@@ -1,4 +1,4 @@
-"""The built-in simulations by the name under which players announce them."""
+"""Registry of the built-in simulations by name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _PLAIN_OPTIONS = "trajtrainer.envs.sim.simulation:SimulationOptions"
 
 @dataclass(frozen=True, slots=True)
 class SimulationKind:
-    """The recipe of a simulation.
+    """A simulation in the registry: how to create it, its options and its help text.
 
     Attributes:
-        maker: called with an instance of ``options``, a random generator and the player's environment parameters.
-        options_class: the class of its options.
+        maker: factory, called with an instance of ``options``, a random generator and the player's environment
+            parameters.
+        options_class: class of the simulation's options.
         summary: one line for the help text.
     """
 
@@ -33,24 +34,25 @@ class SimulationKind:
 
     @property
     def create(self) -> Callable[[Any, np.random.Generator, EnvironmentParameters], Simulation]:
-        """The maker, whose module is imported when a player needs it."""
+        """The factory. Its module is imported only when a player needs it."""
         return resolve(self.maker)
 
     @property
     def options(self) -> type[SimulationOptions]:
-        """The class of its options."""
+        """The class of the simulation's options."""
         return cast("type[SimulationOptions]", resolve(self.options_class))
 
 
 @dataclass(frozen=True, slots=True)
 class GameKind:
-    """The recipe of a game, which has behaviors and teams of its own.
+    """A game in the registry. Unlike a simulation, a game defines its own behaviors and teams.
 
     Attributes:
-        maker: called with an instance of ``options``, a random generator and the player's environment parameters.
-        options_class: the class of its options.
+        maker: factory, called with an instance of ``options``, a random generator and the player's environment
+            parameters.
+        options_class: class of the simulation's options.
         summary: one line for the help text.
-        behaviors: names of its behaviors; empty if it has only one, with the name of the game.
+        behaviors: names of the game's behaviors; empty if it has a single behavior named after the game.
     """
 
     maker: Reference
@@ -60,12 +62,12 @@ class GameKind:
 
     @property
     def create(self) -> Callable[[Any, np.random.Generator, EnvironmentParameters], Game]:
-        """The maker, whose module is imported when a player needs it."""
+        """The factory. Its module is imported only when a player needs it."""
         return resolve(self.maker)
 
     @property
     def options(self) -> type[SimulationOptions]:
-        """The class of its options."""
+        """The class of the simulation's options."""
         return cast("type[SimulationOptions]", resolve(self.options_class))
 
 
@@ -105,7 +107,7 @@ SIMULATIONS: dict[str, Kind] = {
     "Memory": SimulationKind(
         "trajtrainer.envs.sim.walks:MemoryCorridor",
         "trajtrainer.envs.sim.walks:MemoryOptions",
-        "remember a sign to the end of a corridor; a branch of 4",
+        "remember a sign until the end of a corridor; a branch of 4",
     ),
     "Sorter": SimulationKind(
         "trajtrainer.envs.sim.puzzles:Sorter",
@@ -130,44 +132,44 @@ SIMULATIONS: dict[str, Kind] = {
     "DungeonEscape": GameKind(
         "trajtrainer.envs.sim.games:DungeonEscape",
         "trajtrainer.envs.sim.games:DungeonOptions",
-        "one dies for the group that escapes; groups, 17 numbers, a branch of 5",
+        "one member dies so that its group can escape; groups, 17 numbers, a branch of 5",
     ),
     "StrikerVsGoalie": GameKind(
         "trajtrainer.envs.sim.games:StrikerVsGoalie",
         "trajtrainer.envs.sim.games:StrikerOptions",
-        "score, or keep the goal; behaviors Striker and Goalie, 3 and 4 numbers, branches of 3",
+        "score a goal, or defend it; behaviors Striker and Goalie, 3 and 4 numbers, branches of 3",
         ("Striker", "Goalie"),
     ),
     "Toy": SimulationKind(
         "trajtrainer.envs.sim.synthetic:Toy",
         "trajtrainer.envs.sim.synthetic:ToyOptions",
-        "the smallest task, with any kind of observation and action",
+        "a minimal task with any kind of observation and action",
     ),
     "Bench": SimulationKind(
         "trajtrainer.envs.sim.synthetic:Bench",
         "trajtrainer.envs.sim.synthetic:BenchOptions",
-        "costs almost nothing, any size; for measuring",
+        "near-zero cost, any size; for benchmarks",
     ),
 }
 
 
 def simulation_kind(name: str) -> Kind:
-    """Look up a simulation.
+    """Look up a simulation by name.
 
     Raises:
-        ValueError: it does not exist; the message lists those that do, and the one that was probably meant.
+        ValueError: there is no such simulation; the message lists the existing ones and suggests a close match.
     """
     kind = SIMULATIONS.get(name)
     if kind is None:
         close = {known.lower(): known for known in SIMULATIONS}
         match = difflib.get_close_matches(name.lower(), close, n=1, cutoff=0.5)
         meant = f" Did you mean {close[match[0]]!r}?" if match else ""
-        raise ValueError(f"There is no built-in simulation {name!r}.{meant} There are: {', '.join(SIMULATIONS)}.")
+        raise ValueError(f"There is no built-in simulation {name!r}.{meant} Available: {', '.join(SIMULATIONS)}.")
     return kind
 
 
 def simulation_kinds(names: str) -> dict[str, Kind]:
-    """The simulations of ``NAME+NAME2``, by name.
+    """Return the simulations in ``NAME+NAME2``, keyed by name.
 
     Raises:
         ValueError: see ``simulation_kind``.
@@ -176,7 +178,7 @@ def simulation_kinds(names: str) -> dict[str, Kind]:
 
 
 def simulation_of(behavior: str) -> str | None:
-    """The simulation that has this behavior, if any."""
+    """Return the name of the simulation that has this behavior, or None."""
     for name, kind in SIMULATIONS.items():
         if behavior == name or (isinstance(kind, GameKind) and behavior in kind.behaviors):
             return name

@@ -1,10 +1,10 @@
-"""The protocol of built-in simulations: a task for several agents at once, in numpy, reproducible for a seed.
+"""Protocols and base classes of the built-in simulations: numpy tasks for several agents, reproducible from a seed.
 
-Also the environment parameters of a player, which the trainer sets and simulations draw from
+The module also contains the environment parameters of a player, which the trainer sets and simulations draw from
 (docs/explanation/mlagents-behavior.md#side-channels).
 
 Shape legend: N agents that decide, T agents whose episode ended, D sum of branch sizes, C continuous actions,
-K discrete branches, O an observation's own shape.
+K discrete branches, O shape of one observation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trajtrainer.envs.sim.canvas import Canvas
 
 FloatColumn = NDArray[np.float64]
 
-# Which agents: their numbers, or all of them as a slice, which spares a copy.
+# A selection of agents: their indices, or a slice for all agents, which avoids a copy.
 Agents = LongArray | slice
 ALL = slice(None)
 Observations = tuple[ObservationArray, ...]
@@ -34,11 +34,11 @@ class ParameterSource(Protocol):
     """The source of one parameter's values."""
 
     def draw(self, count: int) -> FloatColumn:
-        """``count`` values, f64 [count]."""
+        """Draw ``count`` values, f64 [count]."""
 
 
 class Constant:
-    """The same value at every draw."""
+    """A source that always returns the same value."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -48,7 +48,7 @@ class Constant:
 
 
 class Uniform:
-    """Uniform within [low, high)."""
+    """Uniform distribution over [low, high)."""
 
     def __init__(self, generator: np.random.Generator, low: float, high: float) -> None:
         self._generator = generator
@@ -60,7 +60,7 @@ class Uniform:
 
 
 class Gaussian:
-    """Normal with the given mean and standard deviation."""
+    """Normal distribution with the given mean and standard deviation."""
 
     def __init__(self, generator: np.random.Generator, mean: float, standard_deviation: float) -> None:
         self._generator = generator
@@ -72,11 +72,11 @@ class Gaussian:
 
 
 class MultiRange:
-    """Uniform over several intervals, each chosen in proportion to its width.
+    """Uniform distribution over several intervals, each chosen with probability proportional to its width.
 
     Args:
-        generator: the sampler's own.
-        bounds: low and high of each interval, one after the other.
+        generator: random generator of this source.
+        bounds: low and high of each interval, as a flat sequence.
     """
 
     def __init__(self, generator: np.random.Generator, bounds: Sequence[float]) -> None:
@@ -94,7 +94,7 @@ class MultiRange:
 
 
 def seeded_generator(seed: int, *stream: int) -> np.random.Generator:
-    """A generator of its own for ``seed`` (an int32 of the wire, possibly negative) and a stream number."""
+    """Return the random generator for a ``seed`` (an int32 from the wire, possibly negative) and a stream."""
     return np.random.default_rng((seed & 0xFFFFFFFF, *stream))
 
 
@@ -105,26 +105,26 @@ class EnvironmentParameters:
         self._sources: dict[str, ParameterSource] = {}
 
     def set(self, key: str, source: ParameterSource) -> None:
-        """Replace the source of ``key``; agents see it when their next episode begins."""
+        """Replace the source of ``key``; agents see the change when their next episode starts."""
         self._sources[key] = source
 
     def draw(self, key: str, default: float, count: int) -> FloatColumn:
-        """Values for ``count`` agents in order, or ``default`` for a parameter that has not been set."""
+        """Draw values for ``count`` agents; a parameter that has not been set always has the value ``default``."""
         source = self._sources.get(key)
         return np.full(count, default) if source is None else source.draw(count)
 
 
 def option(default: Any, text: str) -> Any:
-    """A field of a simulation's options with its help text."""
+    """Return a dataclass field for a simulation option with a help text."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """Options of a simulation. Every field is also one of the player program: ``--num-agents`` for ``num_agents``.
+    """Options of a simulation. Every field is also a command line option: ``vector_size`` is ``--vector-size``.
 
     Raises:
-        ValueError: an option does not fit.
+        ValueError: an option has an invalid value.
     """
 
     agents: int = option(1, "number of agents")
@@ -135,7 +135,7 @@ class SimulationOptions:
 
 
 class SimulatedActions(NamedTuple):
-    """The actions of the agents: continuous f32 [N, C], used within [-1, 1], and discrete i32 [N, K]."""
+    """The agents' actions: continuous f32 [N, C], effective within [-1, 1], and discrete i32 [N, K]."""
 
     continuous: FloatArray
     discrete: IntArray
@@ -143,20 +143,20 @@ class SimulatedActions(NamedTuple):
 
 @dataclass(slots=True)
 class SimulationStep:
-    """The observations of one simulation's agents before their next decision, and the episodes that ended before it.
+    """The result of a step: the agents' observations for their next decision, and the episodes that just ended.
 
     Attributes:
-        observations: per sensor f32 [N, *O], pictures u8 or f32 (channels, height, width); where an episode ended, the
-            first observation of the next one.
-        reward: f32 [N], since the last decision; 0 where an episode ended, for its reward is in ``ended_reward``.
-        mask: bool [N, D], True = forbidden; None from a simulation that forbids nothing.
+        observations: one array per sensor, f32 [N, *O]; pictures are u8 or f32 (channels, height, width). If an agent's
+            episode ended, this is the first observation of its next one.
+        reward: f32 [N], since the last decision; 0 if an episode ended, because its reward is in ``ended_reward``.
+        mask: bool [N, D], True = forbidden; None if the simulation does not mask actions.
         ended: i64 [T], agents whose episode ended, ascending.
-        ended_observations: per sensor [T, *O], the last of the episode.
-        ended_reward: f32 [T].
-        interrupted: bool [T], ended by the limit of decisions.
+        ended_observations: one array per sensor, [T, *O]: the final observation of each ended episode.
+        ended_reward: f32 [T], rewards since the last decision in the ended episodes.
+        interrupted: bool [T], True if the episode ended because it reached the decision limit.
         deciding: i64 [N], the agents that decide, ascending; None for all.
-        group_reward: f32 [N], what their groups earned; None for nothing.
-        ended_group_reward: f32 [T], the same for the episodes that ended.
+        group_reward: f32 [N], reward of each agent's group; None if there are no group rewards.
+        ended_group_reward: f32 [T], the same for the ended episodes.
     """
 
     observations: Observations
@@ -172,19 +172,19 @@ class SimulationStep:
 
 
 class Role(Protocol):
-    """What the agents of one behavior see and do, and how many there are."""
+    """The agents of one behavior: their number, observations, actions and groups."""
 
     spec: BehaviorSpec
     num_agents: int
-    masked: bool  # whether it forbids actions; its steps have a mask then, and None otherwise
-    groups: LongArray | None  # i64 [num_agents], each agent's group, counted from 0; None for agents without
+    masked: bool  # True if steps have action masks; otherwise, ``mask`` is None
+    groups: LongArray | None  # i64 [num_agents], index of each agent's group; None without groups
 
 
 class Simulation(Role, Protocol):
     """A task for the agents of one behavior.
 
-    Every agent decides at every step, and an agent whose episode ended begins the next one in the same step, under the
-    same number.
+    Every agent decides at every step. An agent whose episode ended starts the next one in the same step and keeps its
+    index.
     """
 
     def reset(self) -> SimulationStep:
@@ -194,46 +194,46 @@ class Simulation(Role, Protocol):
         """
 
     def step(self, actions: SimulatedActions) -> SimulationStep:
-        """Make one decision of every agent."""
+        """Apply one decision of every agent."""
 
 
 class Game(Protocol):
     """A task in which agents of several behaviors interact.
 
-    Agents may leave before the others; ``deciding`` of each step says who decides.
+    Agents may leave before the others; ``deciding`` in each step lists the agents that decide.
     """
 
     roles: Mapping[str, Role]  # behavior id -> its agents
-    ids: Mapping[str, LongArray]  # behavior id -> i64 [num_agents], the agents' ids, counted from 0 through all roles
+    ids: Mapping[str, LongArray]  # behavior id -> i64 [num_agents], agent ids from 0, unique across roles
 
     def reset(self) -> list[SimulationStep]:
         """Start new episodes; return a step for each role."""
 
     def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
-        """Make one decision, with the actions of each role's agents that decide; return a step for each role."""
+        """Apply the actions of each role's deciding agents; return a step for each role."""
 
 
 @runtime_checkable
 class Pictured(Protocol):
-    """A simulation or game that can be painted for people."""
+    """A simulation or game that can be painted for humans to watch."""
 
     @property
     def num_pictures(self) -> int:
-        """Number of its agents or training areas."""
+        """Number of pictures, one per agent or training area."""
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """Paint one of them and its surroundings."""
+        """Paint one agent or training area and its surroundings."""
 
 
 class EpisodicSimulation(ABC):
-    """Base of most simulations: keeps the episodes; the task says how they begin, proceed and look.
+    """Base class of most simulations: it manages the episodes, and the subclass implements the task.
 
     Args:
-        spec: what the agents observe and do.
+        spec: observations and actions of the agents.
         num_agents: N.
-        random: decides everything that is drawn.
+        random: generator for all random numbers of the task.
         parameters: environment parameters that the trainer may set.
-        max_decisions: length at which an episode is interrupted; 0 for none.
+        max_decisions: length at which an episode is interrupted; 0 for no limit.
     """
 
     masked = False
@@ -260,17 +260,17 @@ class EpisodicSimulation(ABC):
     def _begin(self, agents: LongArray) -> None:
         """Start a new episode for ``agents``.
 
-        Draw everything for an agent in one row of one call, so that the result equals drawing for one agent after the
-        other.
+        Draw all random numbers for an agent as one row of a single call, so that the result is the same as when drawing
+        agent by agent.
         """
 
     @abstractmethod
     def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
-        """Apply the actions. Returns the reward f32 [N] and whether the episode is over, bool [N]."""
+        """Apply the actions; return the rewards, f32 [N], and whether each episode is over, bool [N]."""
 
     @abstractmethod
     def _observe(self, agents: Agents) -> Observations:
-        """What ``agents`` see now, in arrays that the caller may keep and change."""
+        """Return the current observations of ``agents``, in arrays that the caller may keep and modify."""
 
     @property
     def num_pictures(self) -> int:
@@ -280,7 +280,7 @@ class EpisodicSimulation(ABC):
     def paint(self, number: int, canvas: Canvas) -> None: ...
 
     def _mask(self) -> BoolArray | None:
-        """Which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
+        """Return which actions are currently forbidden, bool [N, D], or None if the simulation is not ``masked``."""
         return None
 
     def reset(self) -> SimulationStep:
@@ -290,7 +290,7 @@ class EpisodicSimulation(ABC):
         return self._decision_step(np.zeros(self.num_agents, dtype=np.float32))
 
     def step(self, actions: SimulatedActions) -> SimulationStep:
-        """Make one decision of every agent; those whose episode is over or too long begin the next one."""
+        """Apply one decision of every agent; if an episode is over or too long, start the next one."""
         reward, over = self._advance(actions)
         self._decisions += 1
         is_ending = over
@@ -314,7 +314,7 @@ class EpisodicSimulation(ABC):
 
 
 def no_endings(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
-    """The last four fields of a step in which no episode ended."""
+    """Return the fields ``ended`` to ``interrupted`` of a step in which no episode ended."""
     return (
         np.zeros(0, dtype=np.int64),
         tuple(np.zeros((0, *sensor.shape), dtype=np.float32) for sensor in spec.observation_specs),
@@ -324,7 +324,7 @@ def no_endings(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray,
 
 
 def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: bool = False) -> ObservationSpec:
-    """A vector of ``size`` numbers, or the last ``stack`` of them, oldest first, with Unity's name for that."""
+    """Return a sensor for ``size`` numbers, or for the last ``stack`` vectors, oldest first, named as in Unity."""
     label = name or f"VectorSensor_size{size}"
     if stack > 1:
         label = f"StackingSensor_size{stack}_{label}"
@@ -332,15 +332,15 @@ def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: b
 
 
 def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
-    """A picture (channels, height, width)."""
+    """Return a sensor for a picture (channels, height, width)."""
     return usual_sensor((channels, height, width), name)
 
 
 def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
-    """A list of up to ``maximum`` entities of ``size`` numbers; unused rows are zero."""
+    """Return a sensor for a list of up to ``maximum`` entities of ``size`` numbers; unused rows are zero."""
     return usual_sensor((maximum, size), name)
 
 
 def one_hot(values: NDArray[np.int64], size: int) -> FloatArray:
-    """F32 [..., size] with a 1 at each value."""
+    """Return the one-hot encoding of ``values``, f32 [..., size]."""
     return np.eye(size, dtype=np.float32)[values]

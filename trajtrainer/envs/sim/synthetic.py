@@ -1,4 +1,4 @@
-"""Toy and Bench: any kind of observation and action, to test and to measure the trainer.
+"""Toy and Bench: tasks with any kind of observation and action, for tests and benchmarks of the trainer.
 
 See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
@@ -30,10 +30,10 @@ from trajtrainer.envs.sim.simulation import (
 
 # Toy
 STEP_REWARD = -0.01
-FINAL_REWARD = 1.06  # 1 and what the six decisions cost that the default step size needs
+FINAL_REWARD = 1.06  # 1 plus the cost of six decisions
 SHOWN_DECISIONS = 3
 # Bench
-VARIANTS = 16  # different observations that take turns
+VARIANTS = 16  # number of different observations, which are repeated
 REWARD = 0.1
 
 
@@ -41,19 +41,17 @@ REWARD = 0.1
 class ToyOptions(SimulationOptions):
     """Options of ``Toy``."""
 
-    vectors: int = option(1, "vector sensors")
-    vector_size: int = option(1, "numbers of a vector")
-    pictures: int = option(0, "picture sensors")
+    vectors: int = option(1, "number of vector sensors")
+    vector_size: int = option(1, "numbers in each vector")
+    pictures: int = option(0, "number of picture sensors")
     picture_shape: tuple[int, ...] = option((3, 20, 20), "channels,height,width of the pictures")
-    lists: int = option(0, "sensors of entities in varying number")
+    lists: int = option(0, "number of sensors with lists of entities")
     list_shape: tuple[int, ...] = option((10, 5), "number,size of the entities")
-    goal_sensor: int = option(
-        -1, "which sensor is a goal signal, counted from 0: vectors, pictures, lists; -1 for none"
-    )
-    continuous: int = option(1, "continuous actions")
-    discrete: int = option(0, "discrete branches, each of 2")
-    step_size: float = option(0.2, "how far an action goes at most")
-    memory: bool = option(False, "show the goal only at the first three decisions")
+    goal_sensor: int = option(-1, "index of the goal signal among the sensors (vectors, pictures, lists); -1 for none")
+    continuous: int = option(1, "number of continuous actions")
+    discrete: int = option(0, "number of discrete branches, each of size 2")
+    step_size: float = option(0.2, "maximum distance of an action")
+    memory: bool = option(False, "show the goal only for the first three decisions")
 
     def __post_init__(self) -> None:
         SimulationOptions.__post_init__(self)
@@ -71,11 +69,12 @@ class ToyOptions(SimulationOptions):
 
 
 class Toy(EpisodicSimulation):
-    """One coordinate for every action, starting at 0, and a goal of 1 or -1 with which every observation is filled.
+    """Move one coordinate per action from 0 to a goal of 1 or -1. Every observation is filled with the goal.
 
-    An action moves its coordinate by its own value, at most by the step size (a branch: 1 up, 0 down). The episode ends
-    when all coordinates are 1 or -1. Every decision costs 0.01, the last one gives the mean of 1.06 * coordinate * goal
-    instead. Going straight to the goal scores 1.02 with the default step size, to the other side -1.10.
+    An action moves its coordinate by its value, clipped to the step size (for a branch, 1 moves up and 0 down). The
+    episode ends when all coordinates are 1 or -1. Every decision costs 0.01, except for the last one, which gives the
+    mean of 1.06 * coordinate * goal. With the default step size, going straight to the goal scores 1.02, and going to
+    the opposite side -1.10.
     """
 
     def __init__(self, options: ToyOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
@@ -102,14 +101,14 @@ class Toy(EpisodicSimulation):
     def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         wanted = np.concatenate((actions.continuous, 2.0 * actions.discrete - 1.0), axis=1)
         moved = self._place + np.clip(wanted, -self._step_size, self._step_size)
-        # Five steps of 0.2 shall arrive, whatever the last digits say.
+        # Five steps of 0.2 must reach 1 despite rounding errors.
         self._place = np.where(np.abs(moved) > 1.0 - 1e-6, np.sign(moved), moved)
         done: BoolArray = (np.abs(self._place) == 1.0).all(axis=1)
         reward = np.where(done, FINAL_REWARD * self._place.mean(axis=1) * self._goal, STEP_REWARD)
         return reward.astype(np.float32), done
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """A line for each coordinate, the goal at one end."""
+        """Paint a line for each coordinate, with the goal at one end."""
         canvas.reach = 1.2
         for line, place in enumerate(self._place[number].tolist()):
             y = 1.0 - 2.0 * (line + 1) / (self._place.shape[1] + 1)
@@ -133,12 +132,12 @@ class BenchOptions(SimulationOptions):
 
     agents: int = option(12, "number of agents")
     observation_size: int = option(8, "numbers in the vector; 0 for no vector")
-    picture: tuple[int, ...] = option((), "channels,height,width of a picture; none without it")
-    entities: tuple[int, ...] = option((), "number,size of a list of entities; none without it")
-    continuous: int = option(2, "continuous actions")
+    picture: tuple[int, ...] = option((), "channels,height,width of a picture")
+    entities: tuple[int, ...] = option((), "number,size of a list of entities")
+    continuous: int = option(2, "number of continuous actions")
     branches: tuple[int, ...] = option((), "sizes of the discrete branches, such as 3,2")
-    episode_length: int = option(1000, "decisions in an episode")
-    group_size: int = option(0, "agents of a group, which is rewarded, too; 0 for none")
+    episode_length: int = option(1000, "decisions per episode")
+    group_size: int = option(0, "agents per group; groups get rewards, too; 0 for no groups")
 
     def __post_init__(self) -> None:
         SimulationOptions.__post_init__(self)
@@ -153,10 +152,10 @@ class BenchOptions(SimulationOptions):
 
 
 class Bench:
-    """Observes numbers drawn in advance and gets 0.1 for every decision, whatever it does.
+    """A task that costs almost no time: observations are drawn in advance, and every decision gives 0.1.
 
-    Episodes have equal lengths and end at different times, spread evenly over the agents, or over the groups, whose
-    agents end together; each agent of a group gets 0.1 for the group, too. No environment parameters.
+    All episodes have the same length and end at different times, spread evenly over the agents, or over the groups,
+    whose agents end together. Agents in a group also get a group reward of 0.1. There are no environment parameters.
     """
 
     masked = False
@@ -200,19 +199,19 @@ class Bench:
         return self.num_agents
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """The part of its episode that is over."""
+        """Paint the elapsed fraction of the agent's episode."""
         age = float(self._age[number]) / self._length
         canvas.box(0.0, 0.0, 1.8, 0.3, GRAY)
         canvas.box(-0.9 + 0.9 * age, 0.0, 1.8 * age, 0.3, BLUE)
 
     def reset(self) -> SimulationStep:
-        """Begin new episodes, of which all but the first agent's are shorter, so that they end at different times."""
+        """Start new episodes at different ages, so that they end at different times."""
         units = np.arange(self.num_agents) if self.groups is None else self.groups
         self._age = units * self._length // (units[-1] + 1)
         return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._no_endings)
 
     def step(self, actions: SimulatedActions) -> SimulationStep:  # noqa: ARG002
-        """Count a decision of every agent, whatever it does."""
+        """Count one decision of every agent; actions have no effect."""
         self._age += 1
         ended = np.flatnonzero(self._age >= self._length)
         if not len(ended):

@@ -1,4 +1,4 @@
-"""Basic, Memory and Chase: small tasks of getting to the right place.
+"""Basic, Memory and Chase: small tasks in which an agent has to get to the right place.
 
 See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
@@ -32,16 +32,18 @@ LARGE_GOAL = 17
 
 SHOWN_DECISIONS = 2
 FORWARD, BACK, LEFT, RIGHT = range(4)
-STEP = 0.1  # how far an action goes along each axis
-REACH = 0.1  # at this distance the target is reached
+STEP = 0.1  # distance along an axis for an action of 1
+REACH = 0.1  # distance at which the target counts as reached
 MAX_DECISIONS = 200
 
 
 class Basic(EpisodicSimulation):
-    """Observes its place as one-hot of 20, chooses to stay, go left or go right.
+    """Walk along a line of 20 cells to a small or a large goal.
 
-    -0.01 per decision; the small goal at 7 gives 0.1 more, the large one at 17 gives 1 more, and both end the
-    episode. No limit. The best score is 0.93 (seven steps to the right); going straight to the small goal gives 0.07.
+    The agent observes its position as a one-hot vector of 20, and chooses to stay, go left or go right. The reward is
+    -0.01 per decision, plus 0.1 at the small goal (cell 7) or 1 at the large goal (cell 17). Both goals end the
+    episode, which has no other limit. The best score is 0.93 (seven steps to the right); going straight to the small
+    goal scores 0.07.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class MemoryOptions(SimulationOptions):
     """Options of ``MemoryCorridor``."""
 
     agents: int = option(16, "number of agents")
-    length: int = option(6, "steps from the beginning of the corridor to its doors")
+    length: int = option(6, "steps from the start of the corridor to its doors")
 
     def __post_init__(self) -> None:
         SimulationOptions.__post_init__(self)
@@ -87,12 +89,13 @@ class MemoryOptions(SimulationOptions):
 
 
 class MemoryCorridor(EpisodicSimulation):
-    """Chooses to go forward, back, through the left or the right door (a branch of 4); the doors are at the end.
+    """Remember a sign at the start of a corridor to choose the correct one of two doors at its end.
 
-    Observes 4 numbers: the sign for left, the sign for right (only at the first two decisions, when no agent can be
-    at the doors yet), how far it has come (0 to 1), whether it is at the doors. The door that the sign showed gives
-    1, the other -1, and both end the episode; nothing else counts. It is interrupted after 8 times the length.
-    An agent that remembers scores 1; one that does not, or acts at random, scores 0 on average.
+    The agent chooses to go forward, back, through the left door or through the right door (a branch of 4). It observes
+    4 numbers: the sign for left and the sign for right (shown only for the first two decisions, before any agent can
+    reach the doors), its progress (0 to 1), and whether it is at the doors. The door that the sign showed gives 1, the
+    other one -1, and both end the episode; there are no other rewards. Episodes are interrupted after 8 times the
+    length. An agent that remembers the sign scores 1; one that forgets it or acts at random scores 0 on average.
     """
 
     def __init__(self, options: MemoryOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
@@ -115,7 +118,7 @@ class MemoryCorridor(EpisodicSimulation):
         return reward.astype(np.float32), through
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """The door of the sign is green, brighter as long as the sign is shown."""
+        """Paint the correct door green, and brighter while the sign is shown."""
         canvas.reach = self._length / 2 + 1.5
         start = -self._length / 2
         canvas.box(0.0, 0.0, self._length + 1.0, 1.0, GRAY)
@@ -140,10 +143,11 @@ class ChaseOptions(SimulationOptions):
 
 
 class Chase(EpisodicSimulation):
-    """An agent and its target begin anywhere in [-1, 1]². It earns the distance that it gains, and 1 at the target.
+    """Walk to a target in the plane; the agent and the target start at random positions in [-1, 1]².
 
-    Observes both places. An episode ends at the target, or is interrupted after 200 decisions. Going straight to the
-    target earns 1.99 on average. The environment parameter ``reach`` is the distance at which a target is reached.
+    The agent observes both positions. The reward is the decrease in distance, plus 1 at the target. An episode ends at
+    the target, or is interrupted after 200 decisions. Going straight to the target scores 1.99 on average. The
+    environment parameter ``reach`` is the distance at which a target counts as reached.
     """
 
     def __init__(self, options: ChaseOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:

@@ -1,6 +1,6 @@
-"""How the player's messages look, and what differs between Unity's package versions.
+"""The format of the player's messages, and how it differs between versions of Unity's package.
 
-The trainer's answer (UnityRLInputProto) becomes arrays of actions without touching the agents one by one.
+The trainer's answer (UnityRLInputProto) is decoded into arrays of actions without a loop over the agents.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from trajtrainer.envs.unity.proto.communicator_pb2 import UnityRLCapabilitiesPro
 API_VERSION = "1.5.0"
 PACKAGE_VERSION = "3.0.0"
 CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width, channels
-# What u8 becomes on the wire; the very numbers that a receiver gets who divides the pixels of a PNG by 255.
+# The floats that are sent for u8: exactly those that a receiver gets by dividing the pixels of a PNG by 255.
 _BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
 STATUS_OK = 200
-HYBRID_API = 3  # minor version from which continuous and discrete actions have fields of their own
-# Field numbers of AgentActionProto, each in an entry of a list.
+HYBRID_API = 3  # first minor version with separate fields for continuous and discrete actions
+# Paths to fields of AgentActionProto: the list's field 1 (``value``), then the field in the entry.
 _DEPRECATED, _CONTINUOUS, _DISCRETE, _VALUE = (1, 1), (1, 6), (1, 7), (1, 4)
 _ACTION: Schema = {1: {_DEPRECATED[1]: RAW, _VALUE[1]: FLOAT, _CONTINUOUS[1]: RAW, _DISCRETE[1]: NUMBERS}}
 
 
 @dataclass(frozen=True, slots=True)
 class WireStyle:
-    """Versions as announced in the handshake, and whether pictures are compressed.
+    """Versions announced in the handshake, and whether pictures are compressed.
 
     Attributes:
-        api_version: of the wire, "1.5.0"; decides about fields and capabilities
+        api_version: version of the wire protocol, such as "1.5.0"; it determines fields and capabilities
             (docs/explanation/mlagents-behavior.md#versions).
-        package_version: of com.unity.ml-agents, "3.0.0"; decides about the order of a picture's dimensions.
-        png: pictures are sent as PNG and not as floats.
+        package_version: version of com.unity.ml-agents, such as "3.0.0"; it determines the order of a picture's
+            dimensions.
+        png: True to send pictures as PNG instead of floats.
     """
 
     api_version: str = API_VERSION
@@ -59,18 +60,18 @@ class WireStyle:
 
     @property
     def api_minor(self) -> int:
-        """The second number of the wire's version."""
+        """The minor version of the wire protocol."""
         parts = self.api_version.split(".")
         return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
 
     @property
     def channels_last(self) -> bool:
-        """Whether pictures are announced as (height, width, channels). Their floats are always in that order."""
+        """True if pictures are announced as (height, width, channels). Their floats are always in that order."""
         major = self.package_version.split(".")[0]
         return major.isdigit() and int(major) < CHANNELS_FIRST_PACKAGE
 
     def capabilities(self) -> UnityRLCapabilitiesProto:
-        """What a package that speaks this version of the wire can do."""
+        """Return the capabilities of a package with this version of the wire protocol."""
         minor = self.api_minor
         return UnityRLCapabilitiesProto(
             baseRLCapabilities=True,
@@ -83,17 +84,14 @@ class WireStyle:
         )
 
     def shape(self, sensor: ObservationSpec) -> tuple[int, ...]:
-        """The sensor's shape as it is announced."""
+        """Return the sensor's shape as it is announced."""
         shape = tuple(sensor.shape)
         if len(shape) == 3 and self.channels_last:
             return (shape[1], shape[2], shape[0])
         return shape
 
     def dimension_properties(self, sensor: ObservationSpec) -> tuple[int, ...]:
-        """The sensor's dimension properties in the order of ``shape``.
-
-        None from packages that did not send them.
-        """
+        """Return the sensor's dimension properties in the order of ``shape``; empty before API 1.5."""
         if self.api_minor < 5:
             return ()
         properties = tuple(int(p) for p in sensor.dimension_property)
@@ -102,11 +100,11 @@ class WireStyle:
         return properties
 
     def observation_name(self, sensor: ObservationSpec) -> str:
-        """The name of a sensor; packages before API 1.5 send none."""
+        """Return the name of a sensor; empty before API 1.5."""
         return sensor.name if self.api_minor >= 5 else ""
 
     def floats(self, column: ObservationArray) -> NDArray[np.float32]:
-        """An observation column [n, *O] as the floats that are sent, f32 [n, size]."""
+        """Return an observation column [n, *O] as the floats to send, f32 [n, size]."""
         if column.ndim == 4:
             column = column.transpose(0, 2, 3, 1)
         if column.dtype == np.uint8:
@@ -115,18 +113,18 @@ class WireStyle:
 
 
 class OrderError(Exception):
-    """The trainer's answer cannot be followed."""
+    """The trainer's answer is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One answer of the trainer.
+    """One answer from the trainer.
 
     Attributes:
         status: 200 to continue.
         command: pb.STEP, pb.RESET or pb.QUIT.
         actions: behavior -> the bytes of its ListAgentActionProto.
-        side_channel: frames of side channels.
+        side_channel: side channel frames.
     """
 
     status: int
@@ -136,7 +134,7 @@ class Order:
 
 
 def read_order(data: bytes) -> Order:
-    """Take an answer apart.
+    """Parse an answer.
 
     Raises:
         OrderError: the bytes are not a UnityMessageProto.
@@ -144,7 +142,7 @@ def read_order(data: bytes) -> Order:
     try:
         message = UnityMessage.FromString(data)
     except DecodeError as error:
-        raise OrderError(f"the trainer's answer is not a message: {error}") from error
+        raise OrderError(f"the trainer's answer is not a valid message: {error}") from error
     rl_input = message.unity_input.rl_input
     actions = {entry.key: entry.value for entry in rl_input.agent_actions}
     return Order(message.header.status, rl_input.command, actions, rl_input.side_channel)
@@ -152,7 +150,7 @@ def read_order(data: bytes) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class _ActionLayout:
-    """Where an agent's actions are: all continuous ones, and each choice."""
+    """The positions of an agent's actions in its record: all continuous ones, and each discrete one."""
 
     layout: Layout
     continuous: slice | None
@@ -160,13 +158,14 @@ class _ActionLayout:
 
 
 class ActionReader:
-    """Reads one behavior's actions.
+    """Reader of one behavior's actions.
 
     Args:
-        behavior: for messages.
+        behavior: name of the behavior, for error messages.
         spec: sizes of the actions.
         num_agents: N.
-        api_minor: a player before 1.3 reads the deprecated field, which holds either kind as floats.
+        api_minor: minor version of the wire protocol. Before 1.3, a player reads the deprecated field, which contains
+            either kind of action as floats.
     """
 
     def __init__(self, behavior: str, spec: ActionSpec, num_agents: int, api_minor: int) -> None:
@@ -178,14 +177,14 @@ class ActionReader:
         self._list = RecordList(self._learn)
 
     def read(self, data: bytes, waiting: int | None = None) -> SimulatedActions:
-        """Actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
+        """Return the actions in a ListAgentActionProto, f32 [N, C] and i32 [N, K].
 
         Args:
-            data: of the message.
-            waiting: N of this message, if not all agents wait for an action.
+            data: the serialized message.
+            waiting: N for this message; None if all agents wait for an action.
 
         Raises:
-            OrderError: an agent that waits gets no action or one of the wrong size. Unity would end there too.
+            OrderError: a waiting agent gets no action or one of the wrong size. Unity would quit in this case, too.
         """
         n = self._num_agents if waiting is None else waiting
         try:
@@ -193,7 +192,7 @@ class ActionReader:
         except UnusualRecordError:
             continuous, discrete = self._read_one_by_one(data, n)
         if len(continuous) < n:
-            raise OrderError(f"{n} agents of {self._behavior!r} wait, but the trainer sent {len(continuous)} actions")
+            raise OrderError(f"{n} agents of {self._behavior!r} need actions, but the trainer sent {len(continuous)}")
         return SimulatedActions(continuous[:n], discrete[:n])
 
     def _read_alike(self, data: bytes) -> tuple[FloatArray, IntArray]:
@@ -216,11 +215,11 @@ class ActionReader:
         return _ActionLayout(layout, continuous, discrete)
 
     def _read_one_by_one(self, data: bytes, n: int) -> tuple[FloatArray, IntArray]:
-        """At most ``n`` actions in any form that protobuf allows."""
+        """Read up to ``n`` actions in any form that protobuf allows."""
         try:
             received = pb.UnityRLInputProto.ListAgentActionProto.FromString(data).value[:n]
         except DecodeError as error:
-            raise OrderError(f"the actions of {self._behavior!r} are not a message: {error}") from error
+            raise OrderError(f"the actions of {self._behavior!r} are not a valid message: {error}") from error
         continuous, discrete = self._zeros(len(received))
         names = "continuous_actions", "discrete_actions"
         for row, action in enumerate(received):

@@ -1,4 +1,4 @@
-"""All simulations of one player: what they send at every step, and how they use the answer."""
+"""The simulations of one player, which write its messages and apply the trainer's answers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from trajtrainer.envs.sim.wire import ActionReader, WireStyle
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 
 HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200
-GROUPS_API = 5  # minor version from which agents have groups
+GROUPS_API = 5  # first minor version with groups
 
 
 class ServedBehavior:
-    """One behavior of the player: how its messages are written and read.
+    """One behavior of the player, with the writer and the reader of its messages.
 
     Args:
-        name: with the team, ``3DBall?team=0``.
-        role: its agents.
-        style: what the messages look like.
-        ids: i64 [N], of its agents.
-        first_group: id of its first group, above 0; the others follow.
+        name: name with the team, such as ``3DBall?team=0``.
+        role: agents of the behavior.
+        style: format of the messages.
+        ids: i64 [N], agent ids.
+        first_group: id of the first group, at least 1; further groups have consecutive ids.
     """
 
     def __init__(self, name: str, role: Role, style: WireStyle, ids: LongArray, first_group: int) -> None:
@@ -46,7 +46,7 @@ class ServedBehavior:
         self._action_spec = role.spec.action_spec
         self._style = style
         self._waiting = role.num_agents
-        # Packages before API 1.5 know no groups.
+        # Packages before API 1.5 do not support groups.
         groups = None if role.groups is None or style.api_minor < GROUPS_API else role.groups + first_group
         has_pictures = any(len(sensor.shape) == 3 for sensor in role.spec.observation_specs)
         kind = PngInfoWriter if style.png and has_pictures else RowInfoWriter
@@ -55,10 +55,10 @@ class ServedBehavior:
         self._name_field = delimited(1, name.encode())
 
     def read(self, actions: bytes | None) -> SimulatedActions:
-        """The actions of the waiting agents; without bytes they do nothing, as in Unity.
+        """Return the actions of the waiting agents. Without bytes, all actions are 0, as in Unity.
 
         Raises:
-            OrderError: the actions do not fit.
+            OrderError: the actions do not match the behavior.
         """
         if actions:
             return self._reader.read(actions, self._waiting)
@@ -68,7 +68,7 @@ class ServedBehavior:
         )
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """The pieces of the behavior's entry in ``agentInfos``."""
+        """Return the behavior's entry in ``agentInfos`` as pieces of bytes."""
         self._waiting = len(step.reward)
         pieces = self._writer.write(step)
         infos = key(2, DELIMITED) + varint(sum(map(len, pieces)))
@@ -76,7 +76,7 @@ class ServedBehavior:
         return [key(2, DELIMITED) + varint(size) + self._name_field + infos, *pieces]
 
     def parameters(self) -> pb.BrainParametersProto:
-        """The announcement of the behavior."""
+        """Return the message that announces the behavior."""
         spec = self._action_spec
         branches = list(spec.discrete_branches)
         announced = pb.BrainParametersProto(brain_name=self.name, is_training=True)
@@ -91,7 +91,7 @@ class ServedBehavior:
 
 
 class Solo:
-    """A game of one simulation, whose agents do not interact."""
+    """A game that consists of one simulation, whose agents do not interact."""
 
     def __init__(self, name: str, simulation: Simulation) -> None:
         self.roles: Mapping[str, Role] = {name: simulation}
@@ -99,16 +99,14 @@ class Solo:
         self._simulation = simulation
 
     def reset(self) -> list[SimulationStep]:
-        """Start new episodes."""
         return [self._simulation.reset()]
 
     def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
-        """Make one decision."""
         return [self._simulation.step(*actions)]
 
 
 class World:
-    """The behaviors of a player, stepped together."""
+    """All behaviors of a player, which are stepped together."""
 
     def __init__(
         self,
@@ -138,14 +136,14 @@ class World:
                 agents += sum(role.num_agents for role in game.roles.values())
 
     def reset(self) -> list[bytes]:
-        """Start new episodes everywhere; return the pieces of ``agentInfos``."""
+        """Start new episodes in all simulations; return ``agentInfos`` in pieces."""
         return [piece for game, behaviors in self._games for piece in written(behaviors, game.reset())]
 
     def step(self, actions: Mapping[str, bytes]) -> list[bytes]:
-        """Decide once for every agent; returns the pieces of ``agentInfos``.
+        """Apply one decision of every agent; return ``agentInfos`` in pieces.
 
         Raises:
-            OrderError: the actions do not fit.
+            OrderError: the actions do not match their behavior.
         """
         pieces: list[bytes] = []
         for game, behaviors in self._games:
@@ -154,27 +152,27 @@ class World:
         return pieces
 
     def picture(self) -> bytes:
-        """A PNG of all agents and areas, for people."""
+        """Return a PNG of the agents and areas, for humans to watch."""
         return png([partial(each.paint, number) for each in self._pictured for number in range(each.num_pictures)])
 
     def announcement(self) -> bytes:
-        """All behaviors, for the first message that holds agents."""
+        """Return the serialized announcement of all behaviors, for the first message that contains agents."""
         announced = [behavior.parameters() for _, behaviors in self._games for behavior in behaviors]
         return pb.UnityRLInitializationOutputProto(brain_parameters=announced).SerializeToString()
 
 
 def written(behaviors: Iterable[ServedBehavior], steps: Iterable[SimulationStep]) -> list[bytes]:
-    """The pieces of what several behaviors' agents observe."""
+    """Return the entries of several behaviors in ``agentInfos`` as pieces of bytes."""
     return [piece for behavior, step in zip(behaviors, steps, strict=True) for piece in behavior.write(step)]
 
 
 def output_message(infos: list[bytes], side_channel: bytes, announcement: bytes = b"") -> bytes:
-    """A UnityMessageProto of status 200 with what the agents observe.
+    """Return a serialized UnityMessageProto with status 200 and the agents' observations.
 
     Args:
         infos: pieces of ``agentInfos``.
-        side_channel: frames for the trainer.
-        announcement: a serialized UnityRLInitializationOutputProto.
+        side_channel: side channel frames for the trainer.
+        announcement: a serialized UnityRLInitializationOutputProto; empty if there are no behaviors to announce.
     """
     if side_channel:
         infos = [*infos, delimited(3, side_channel)]

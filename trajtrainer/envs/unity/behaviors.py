@@ -1,7 +1,7 @@
-"""What a player announces: its version and capabilities, and its behaviors.
+"""A player's announcement: its version, its capabilities and its behaviors.
 
-See docs/explanation/mlagents-behavior.md#versions and docs/explanation/mlagents-behavior.md#observations. What a
-behavior's observations look like is only known from the first agent that comes with it.
+See docs/explanation/mlagents-behavior.md#versions and docs/explanation/mlagents-behavior.md#observations. The
+shapes of a behavior's observations are only known from the first agent that is sent with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
 _PACKAGE_MAJOR = re.compile(r"\s*(\d{1,9})")
 _CHANNELS_FIRST_SINCE = 3
 _PICTURE_RANK = 3
-# No real game comes near these numbers. A damaged message must not make us allocate gigabytes.
+# Limits that no real game comes near. A damaged message must not make us allocate gigabytes.
 _MOST_ACTIONS = 100_000
 _MOST_BRANCHES = 1_000
 _MOST_SENSORS = 1_000
@@ -33,7 +33,7 @@ _MOST_NUMBERS = 1 << 24
 
 
 class PictureOrder(enum.Enum):
-    """The order of the dimensions of a picture that is sent as floats: the announced one and the actual one."""
+    """Announced and actual dimension order of pictures that are sent as floats."""
 
     CHANNELS_LAST = enum.auto()  # both (height, width, channels)
     ANNOUNCED_CHANNELS_FIRST = enum.auto()  # announced (channels, height, width), sent (height, width, channels)
@@ -41,10 +41,10 @@ class PictureOrder(enum.Enum):
 
 
 def check_api_version(player_version: str, package_version: str) -> None:
-    """Accept every player of our major version, as both sides of the wire do.
+    """Check that the player's API has our major version, as ML-Agents does.
 
     Raises:
-        PlayerVersionError: another major version, or no version.
+        PlayerVersionError: the major version differs, or there is no version.
     """
     match = _API.fullmatch(player_version)
     if match and match[1] == API_VERSION.split(".", maxsplit=1)[0]:
@@ -58,11 +58,11 @@ def check_api_version(player_version: str, package_version: str) -> None:
 
 
 def picture_order(package_version: str) -> PictureOrder:
-    """The order in which this version of the package sends pictures.
+    """Return the order in which this version of the package sends pictures.
 
-    Packages since 3.0 announce their pictures with the channels first, but their C# still writes the floats with the
-    channels last (``TensorShapeExtensions.Index``), and gives Unity's inference the right picture. A player that is not
-    Unity's, which has no such version, sends what it announces.
+    Packages since 3.0 announce pictures with the channels first. Their C# code still writes the floats with the
+    channels last (``TensorShapeExtensions.Index``), although Unity's own inference gets the correct picture. A player
+    that does not use Unity's package has no such version, and sends pictures as announced.
     """
     match = _PACKAGE_MAJOR.match(package_version)
     if match is None:
@@ -73,7 +73,7 @@ def picture_order(package_version: str) -> PictureOrder:
 
 
 def capabilities() -> pb.UnityRLCapabilitiesProto:
-    """All capabilities: this trainer understands everything there is."""
+    """Return the full set of capabilities, because this trainer supports all of them."""
     return pb.UnityRLCapabilitiesProto(
         baseRLCapabilities=True,
         concatenatedPngObservations=True,
@@ -87,16 +87,16 @@ def capabilities() -> pb.UnityRLCapabilitiesProto:
 
 @dataclass(frozen=True, slots=True)
 class UnitySensor:
-    """One observation of a behavior: as the trainer sees it, and as it is sent.
+    """One observation of a behavior, as the trainer sees it and as it is sent.
 
     Attributes:
-        index: its place among the agent's observations.
-        spec: shape and properties, pictures as (channels, height, width).
-        wire_shape: the shape as announced, pictures perhaps as (height, width, channels).
-        float_shape: the shape of its floats as sent.
-        channels_last: whether that is (height, width, channels).
-        compressed: whether the first agent's came as PNG.
-        dtype: f32, or u8 for pictures that came as PNG and need no averaging of channels.
+        index: index among the agent's observations.
+        spec: shape and properties, with pictures as (channels, height, width).
+        wire_shape: the announced shape, in which pictures may be (height, width, channels).
+        float_shape: the shape of the floats as sent.
+        channels_last: whether ``float_shape`` is (height, width, channels).
+        compressed: whether the first agent sent it as PNG.
+        dtype: f32, or u8 for pictures that are sent as PNG and need no averaging of channels.
     """
 
     index: int
@@ -109,12 +109,12 @@ class UnitySensor:
 
     @property
     def label(self) -> str:
-        """The sensor, for error messages."""
+        """The name of the sensor in error messages."""
         return f"sensor {self.spec.name!r} (observation {self.index})"
 
     @property
     def is_raw_image(self) -> bool:
-        """Whether it is an uncompressed image of several channels, whose order matters."""
+        """True if this is an uncompressed image with several channels, whose order matters."""
         return not self.compressed and len(self.wire_shape) == _PICTURE_RANK and self.spec.shape[0] > 1
 
 
@@ -123,11 +123,12 @@ class UnityBehavior:
     """One behavior of a player.
 
     Attributes:
-        id: its name with the team.
-        spec: what its agents see and do.
-        sensors: those of ``spec``, in its order.
+        id: the name, including the team.
+        spec: the observations and actions of its agents.
+        sensors: the sensors of ``spec``, in the same order.
         mask_size: D, the sum of the branch sizes.
-        num_observations: of each agent in a message; more than sensors where empty ones are left out.
+        num_observations: number of observations that each agent sends. It exceeds the number of sensors if empty ones
+            are left out.
     """
 
     id: str
@@ -144,22 +145,22 @@ def announced(
     *,
     allow_empty: bool = False,
 ) -> UnityBehavior:
-    """Combine a behavior's announcement with the first agent that came with it.
+    """Combine a behavior's announcement with the first agent that was sent with it.
 
     Args:
         parameters: the announcement.
-        first_agent: shows what its observations look like.
-        order: of its images.
-        allow_empty: leave out sensors that have no numbers, such as one of shape (0,), instead of refusing them.
+        first_agent: the first agent, which shows the shapes of the observations.
+        order: dimension order of the pictures.
+        allow_empty: leave out sensors without numbers, such as one of shape (0,), instead of rejecting them.
 
     Raises:
-        InvalidDataError: impossible shapes, types or action sizes.
+        InvalidDataError: a shape, type or action size is invalid.
     """
     name = parameters.brain_name
     if len(first_agent.observations) > _MOST_SENSORS:
         raise InvalidDataError(
             f"Behavior {name!r}: its first agent sent {len(first_agent.observations)} observations; at most "
-            f"{_MOST_SENSORS} are read."
+            f"{_MOST_SENSORS} are supported."
         )
     sensors = tuple(
         _sensor(index, observation, name, order)
@@ -183,7 +184,8 @@ def _sensor(index: int, observation: pb.ObservationProto, behavior: str, order: 
     where = f"Behavior {behavior!r}, sensor {observation.name!r} (observation {index})"
     if len(observation.shape) > _MOST_DIMENSIONS:
         raise InvalidDataError(
-            f"{where} announces a shape of {len(observation.shape)} dimensions; at most {_MOST_DIMENSIONS} are read."
+            f"{where} announces a shape of {len(observation.shape)} dimensions; at most {_MOST_DIMENSIONS} are "
+            "supported."
         )
     wire_shape = tuple(observation.shape)
     if not wire_shape or min(wire_shape) < 1:
@@ -232,8 +234,8 @@ def _sensor(index: int, observation: pb.ObservationProto, behavior: str, order: 
 
 def _too_large(what: str, size: int) -> str:
     return (
-        f"{what} {size} numbers per agent; at most {_MOST_NUMBERS} are read. Make pictures smaller (Camera Sensor, "
-        "Width and Height) or observe less."
+        f"{what} {size} numbers per agent; at most {_MOST_NUMBERS} are supported. Make pictures smaller (Camera "
+        "Sensor, Width and Height) or observe less."
     )
 
 
@@ -243,13 +245,13 @@ def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _action_spec(parameters: pb.BrainParametersProto) -> ActionSpec:
-    """The action space, from the fields of packages before 2.0 where the new ones are empty."""
+    """Return the action space, taken from the fields of packages before 2.0 if the new ones are empty."""
     new = parameters.action_spec
     num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
     if num_branches > _MOST_BRANCHES:
         raise InvalidDataError(
             f"Behavior {parameters.brain_name!r} announces {num_branches} discrete branches; at most {_MOST_BRANCHES} "
-            "are read."
+            "are supported."
         )
     if new.num_continuous_actions or new.num_discrete_actions:
         size, branches = new.num_continuous_actions, tuple(new.discrete_branch_sizes)
@@ -260,6 +262,6 @@ def _action_spec(parameters: pb.BrainParametersProto) -> ActionSpec:
     if not (0 <= size <= _MOST_ACTIONS and all(branch >= 1 for branch in branches) and sum(branches) <= _MOST_ACTIONS):
         raise InvalidDataError(
             f"Behavior {parameters.brain_name!r} announces {size} continuous actions and the discrete branches "
-            f"{branches}. Sizes must be positive and {_MOST_ACTIONS} at most."
+            f"{branches}. Sizes must be positive, and at most {_MOST_ACTIONS}."
         )
     return ActionSpec(size, branches)

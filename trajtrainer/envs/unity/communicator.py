@@ -1,13 +1,13 @@
-"""The trainer's end of the wire: a gRPC server with one method, which one player calls again and again.
+"""The trainer's end of the wire: a gRPC server with one method, which one player calls repeatedly.
 
-Each call brings a message and waits for its answer; the player does nothing until then. The thread that calls
-``receive`` reads the sockets itself, because handing a message from thread to thread costs more than the message. When
-no thread does (an update can take minutes), a second thread looks every now and then, so that strangers are turned away
-and pings are answered. Whichever thread serves the sockets holds the lock.
+Each call carries a message and waits for the answer; the player does nothing until then. The thread that calls
+``receive`` reads the sockets itself, because passing a message between threads costs more than handling it. While no
+thread calls it (an update can take minutes), a second thread checks the sockets from time to time, so that strangers
+are rejected and pings are answered. The thread that is serving the sockets holds the lock.
 
-Strangers, meaning connections other than the player's, cannot hold the player up, whatever they send: their sockets are
-served in turns, a little is read from each, and the next turn is delayed by many times what the last one took. What is
-not read waits on their side.
+Strangers (connections other than the player's) cannot delay the player, whatever they send: in the strangers' turn, a
+little is read from each socket, and their next turn is delayed by many times the duration of the last one. Unread data
+stays on their side.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ _READ_BYTES = 1 << 18
 _STRANGERS_READ_BYTES = 1 << 10
 _MAX_STRANGERS = 16
 _TURN_S = 0.005
-_REST = 50  # times as long as the last turn of the strangers
-_REST_WITHOUT_PLAYER = 1  # when one of them may be the player
+_REST = 50  # delay of the strangers' next turn, as a multiple of the duration of the last one
+_REST_WITHOUT_PLAYER = 1  # while one of them may be the player
 _WATCH_S = 0.2
-_WATCH_BUSY_S = 0.02  # while someone sends something
-# A sleeping thread is woken so late (0.2 ms on a virtual machine) that for a player that answers this quickly, busy
-# waiting is better.
+_WATCH_BUSY_S = 0.02  # while data is arriving
+# Waking a sleeping thread takes so long (0.2 ms on a virtual machine) that busy waiting is better for a player that
+# answers within this time.
 _QUICK_S = 1e-3
 _CLOSE_GRACE_S = 1.0
-# Python handles a signal once a wait is over, and not every wait is ended by one: no select of Windows is.
+# Python handles a signal only when a wait returns, and a signal does not interrupt every wait: on Windows, it never
+# interrupts a select.
 _LONGEST_WAIT_S = 0.25
 
 
 class _Status(IntEnum):
-    """Status codes of gRPC."""
+    """gRPC status codes."""
 
     INVALID_ARGUMENT = 3
     RESOURCE_EXHAUSTED = 8
@@ -60,7 +61,7 @@ class _Status(IntEnum):
 
 
 class _Client:
-    """One connection: bytes between its socket and its HTTP/2."""
+    """One connection: its socket and its HTTP/2 state."""
 
     def __init__(self, connection: socket.socket, address: Any) -> None:
         connection.setblocking(False)
@@ -71,7 +72,7 @@ class _Client:
         self.is_open = True
 
     def write(self) -> None:
-        """Send what can be sent now. An error marks the connection as closed."""
+        """Send as much as possible without blocking. An error marks the connection as closed."""
         outgoing = self.http.outgoing
         try:
             while outgoing:
@@ -82,7 +83,7 @@ class _Client:
             self.is_open = False
 
     def end_if_done(self) -> None:
-        """Tell the other side that nothing more comes, once it has everything and begins no more calls."""
+        """Close our sending direction once the other side has everything and starts no more calls."""
         if self.http.knows_the_end and not self.http.outgoing and not self.http.is_answering:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -91,16 +92,16 @@ class _Client:
 class Communicator:
     """Listens on one port for one player.
 
-    The first connection that opens with a handshake is the player's. Calls over any other, and a second call before the
-    first is answered, are refused and change nothing.
+    The first connection that starts with a handshake is the player's. Calls over any other connection, and a second
+    call before the first is answered, are refused and have no effect.
 
     Args:
-        address: where to listen; the default is reachable from this machine only.
-        port: 0 for any free port.
-        busy_wait: may keep a core busy while waiting for a player that answered its last message within a millisecond.
+        address: address to listen on; the default is reachable from this machine only.
+        port: port to listen on; 0 for any free port.
+        busy_wait: may keep a core busy while waiting for a player whose last answer took less than a millisecond.
 
     Raises:
-        PortInUseError: another program listens there.
+        PortInUseError: another program is listening on the port.
         LaunchError: the address does not belong to this machine, or the port is not allowed.
     """
 
@@ -109,7 +110,7 @@ class Communicator:
         self._is_quick = False
         self._listeners = listen(address, port)
         self.port: int = self._listeners[-1].getsockname()[1]
-        self._lock = threading.RLock()  # guards all below; the thread that serves the sockets holds it
+        self._lock = threading.RLock()  # guards everything below; held by the thread that is serving the sockets
         self._inbox: deque[bytes] = deque()
         self._strangers: deque[_Client] = deque()
         self._player: _Client | None = None
@@ -118,7 +119,7 @@ class Communicator:
         self._refused = 0
         self._is_woken = False
         self._waker, self._wake_end = socket.socketpair()
-        self._selector = selectors.DefaultSelector()  # of the player and what wakes us
+        self._selector = selectors.DefaultSelector()  # for the player and the socket that wakes us
         self._strangers_selector = selectors.DefaultSelector()
         self._strangers_turn = 0.0
         self._wake_end.setblocking(False)
@@ -130,10 +131,10 @@ class Communicator:
         threading.Thread(target=self._keep, name=f"player-port-{self.port}", daemon=True).start()
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Wait for the player's next message. It must be answered before the next one can come.
+        """Wait for the player's next message, which must be answered before another one can arrive.
 
         Returns:
-            None after ``timeout_s`` seconds, or when ``wake`` was called.
+            The message; None after ``timeout_s`` seconds, or when ``wake`` was called.
 
         Raises:
             PlayerQuitError: the player has closed its connection.
@@ -161,8 +162,8 @@ class Communicator:
             return self._inbox.popleft()
 
     def wake(self) -> None:
-        """Make one ``receive`` return None. For other threads."""
-        with contextlib.suppress(OSError):  # closed in the meantime
+        """Make one call of ``receive`` return None. For use from other threads."""
+        with contextlib.suppress(OSError):  # already closed
             self._waker.send(b"\0")
 
     def answer(self, reply: bytes) -> None:
@@ -178,15 +179,15 @@ class Communicator:
                 raise PlayerQuitError("The player closed its connection while it waited for an answer.")
 
     def say_goodbye(self) -> None:
-        """Make the player quit: by the answer that it waits for, or else by the answer to its next message."""
+        """Make the player quit, through the answer that it is waiting for or else the answer to its next message."""
         self._closing = True
-        self.wake()  # so that the lock is free
+        self.wake()  # so that a waiting ``receive`` releases the lock
         with self._lock:
             if self._unanswered is not None:
                 self._has_said_goodbye = self._reply(goodbye())
 
     def close(self) -> None:
-        """Say goodbye, free the port and end the thread."""
+        """Say goodbye, free the port and stop the thread."""
         if self._closed.is_set():
             return
         self.say_goodbye()
@@ -199,7 +200,8 @@ class Communicator:
             self._strangers.clear()
             player = self._player
             if player is not None and player.is_open:
-                # Let the player ask for its goodbye, and the answers arrive: closing at once could discard them.
+                # Let the player send the message that the goodbye answers, and let the answers arrive. Closing the
+                # connection immediately could discard them.
                 deadline = time.monotonic() + _CLOSE_GRACE_S
                 while (
                     player.is_open
@@ -218,7 +220,7 @@ class Communicator:
             self._wake_end.close()
 
     def _keep(self) -> None:
-        """Serve when no other thread does: once each time the lock is free."""
+        """Serve the sockets while no other thread does: once per interval, if the lock is free."""
         pause_s = _WATCH_S
         while not self._closed.wait(pause_s):
             pause_s = _WATCH_S
@@ -230,10 +232,10 @@ class Communicator:
                     self._lock.release()
 
     def _serve(self, timeout_s: float | None) -> bool:
-        """Wait for the player or ``wake`` until ``timeout_s`` or the strangers' next turn, and handle what comes.
+        """Wait up to ``timeout_s`` for the player, ``wake`` or the strangers' next turn, and handle what arrives.
 
-        A turn that is due comes first: the caller has just answered the player, which is now at work. Returns whether
-        anyone has sent something.
+        A turn that is due comes first, because the caller has just answered the player, which is now busy. Returns
+        whether any data arrived.
         """
         wait_s = min(_LONGEST_WAIT_S, max(0.0, self._strangers_turn - time.perf_counter()))
         is_busy = wait_s == 0.0 and self._serve_strangers()
@@ -258,7 +260,7 @@ class Communicator:
             try:
                 client = _Client(*listener.accept())
             except OSError:
-                continue  # It is already gone.
+                continue  # The client has already disconnected.
             self._strangers.append(client)
             self._strangers_selector.register(client.socket, selectors.EVENT_READ, client)
             self._send(client)
@@ -270,7 +272,7 @@ class Communicator:
         return bool(ready)
 
     def _read(self, client: _Client, size: int) -> None:
-        """Read what a client has sent and send what it waits for. An error closes the connection."""
+        """Read and handle data from a client, and send what is due. An error closes the connection."""
         try:
             data = client.socket.recv(size)
             client.is_open = bool(data)
@@ -302,12 +304,12 @@ class Communicator:
         client.is_open = False
         if client in self._strangers:
             self._strangers.remove(client)
-        if client.socket.fileno() >= 0:  # else it was dropped before
+        if client.socket.fileno() >= 0:  # otherwise it was already dropped
             self._selector_of(client).unregister(client.socket)
             client.socket.close()
 
     def _exchange(self, client: _Client, call: Call) -> None:
-        """Take in a call if it is the player's next message; refuse it otherwise."""
+        """Accept a call if it is the player's next message; refuse it otherwise."""
         refusal: tuple[_Status, str] | None = None
         if call.method != _METHOD:
             refusal = _Status.UNIMPLEMENTED, "There is no such method here."
@@ -341,7 +343,7 @@ class Communicator:
             self._inbox.append(call.message)
 
     def _reply(self, message: bytes) -> bool:
-        """Send the answer; False if the player no longer waits for it."""
+        """Send the answer. Return False if the player is no longer waiting for it."""
         player, stream, self._unanswered = self._player, self._unanswered, None
         if player is None or stream is None or not player.is_open or not player.http.is_waiting(stream):
             return False

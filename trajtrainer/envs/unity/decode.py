@@ -1,7 +1,7 @@
-"""Turns a message of a player into columns.
+"""Converts a player's messages to columns.
 
-No Python object per agent and no Python float per number on the way, unless the player sends PNG or writes its messages
-in a form that no Unity package does.
+This creates no Python object per agent and no Python float per number, unless the player sends PNG or writes its
+messages in a form that no Unity package uses.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trajtrainer.envs.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.envs.unity.records import RecordReader, check_count, check_records, parse_records
 
 STATUS_OK = 200
-# No game comes near these numbers. Beyond them, parsing a message would take minutes, in which no signal is handled.
+# Limits that no game comes near. Parsing a larger message would take minutes, during which no signal is handled.
 _MOST_BEHAVIORS = 256
 _MOST_ENTRIES = 10_000
-# Shorter messages are parsed without looking into them first: they cannot become large objects.
+# Shorter messages are parsed without inspecting them first, because they cannot become large objects.
 _LOOKED_INTO_FROM = 1 << 20
 _UNITY_OUTPUT = 2
 _RL_OUTPUTS = (1, 2)
@@ -41,10 +41,10 @@ class DecodedMessage:
     """The content of a player's message.
 
     Attributes:
-        status: of the header; anything but 200 is a goodbye.
-        steps: behavior id -> agents, in the message's order; none without agents.
-        new_specs: behaviors that this message shows for the first time.
-        new_raw_images: those of them that have uncompressed images of several channels.
+        status: status in the header; anything but 200 is a goodbye.
+        steps: behavior id -> agents, in the order of the message. Behaviors without agents are left out.
+        new_specs: specs of behaviors whose agents appear for the first time.
+        new_raw_images: new behaviors that have uncompressed images with several channels.
         side_channel: frames of the side channels.
     """
 
@@ -56,14 +56,14 @@ class DecodedMessage:
 
 
 class MessageDecoder:
-    """Decodes the messages of one player in order, and learns from them what its behaviors look like.
+    """Decodes the messages of one player in order, and learns the specs of its behaviors from them.
 
     Args:
-        worker: goes into the agent ids.
-        order: how the player sends pictures.
+        worker: number of the worker, which becomes part of the agent ids.
+        order: dimension order of the player's pictures.
 
     Attributes:
-        order: as given, or to ``start_over``.
+        order: as given to the constructor or to ``start_over``.
     """
 
     def __init__(self, worker: int, order: PictureOrder) -> None:
@@ -77,7 +77,7 @@ class MessageDecoder:
         """Decode a serialized ``UnityMessageProto``.
 
         Raises:
-            InvalidDataError: not a valid message, one that does not fit what was announced, or NaN and infinities.
+            InvalidDataError: the message is invalid, does not fit what was announced, or contains NaN or infinities.
         """
         if len(data) >= _LOOKED_INTO_FROM:
             # Reject a message that protobuf would turn into millions of objects.
@@ -87,12 +87,14 @@ class MessageDecoder:
             if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
                 raise InvalidDataError(
                     f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected "
-                    f"one per behavior, of which there may be {_MOST_BEHAVIORS}."
+                    f"one per behavior, and at most {_MOST_BEHAVIORS} behaviors."
                 )
         try:
             message = UnityMessage.FromString(data)
         except DecodeError as error:
-            raise InvalidDataError(f"The player sent {len(data)} bytes that are no message ({error}).") from error
+            raise InvalidDataError(
+                f"The player sent {len(data)} bytes that are not a valid message ({error})."
+            ) from error
         decoded = DecodedMessage(message.header.status)
         if decoded.status != STATUS_OK:
             return decoded
@@ -108,7 +110,7 @@ class MessageDecoder:
                     f"The player announces more than {_MOST_BEHAVIORS} behaviors, the last of them "
                     f"{parameters.brain_name!r}. Agents that learn the same thing need the same Behavior Name."
                 )
-        # Of two entries with one key the last one counts, as in every protobuf map.
+        # If a key occurs twice, its last entry counts, as in every protobuf map.
         for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
             if agents:
                 if behavior_id not in self._behaviors:
@@ -123,7 +125,7 @@ class MessageDecoder:
         return decoded
 
     def raw_images(self, steps: Mapping[str, StepBatch]) -> dict[Hashable, NDArray[np.float32]]:
-        """The uncompressed images of several channels in a message: sensor -> [N, C, H, W]."""
+        """Return the uncompressed images with several channels in a message: sensor -> [N, C, H, W]."""
         return {
             (behavior_id, sensor.index): batch.obs[sensor.index].astype(np.float32, copy=False)
             for behavior_id, batch in steps.items()
@@ -132,19 +134,19 @@ class MessageDecoder:
         }
 
     def start_over(self, order: PictureOrder) -> None:
-        """Read images in this order from now on, and report all behaviors as new once more."""
+        """Read images in this order from now on, and report all behaviors as new again."""
         self.order = order
         self._behaviors.clear()
 
     def _meet(self, behavior_id: str, agents: bytes) -> UnityBehavior:
-        """Learn what a behavior looks like from its first agent; the others are not parsed for it."""
+        """Learn the spec of a behavior from its first agent, without parsing the others."""
         parameters = self._announcements.get(behavior_id)
         if parameters is None:
             raise InvalidDataError(
                 f"The player sent agents of the behavior {behavior_id!r}, which it has not announced. "
                 f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
             )
-        BehaviorId.parse(behavior_id)  # Raises here, since the collector could not name the player.
+        BehaviorId.parse(behavior_id)  # Raises here, because the collector could not tell which player sent it.
         record = next((field for field in fields(agents) if field.number == _RECORD), None)
         if record is None:
             raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf (no record).")

@@ -1,4 +1,4 @@
-"""Our answers to a player, as bytes. Actions are written into a template that numpy repeats for every agent."""
+"""Encodes our answers to a player. Actions are written into a template that numpy repeats for every agent."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _HEADER = pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_OK)).Seriali
 
 
 def initialization(seed: int, num_areas: int) -> bytes:
-    """The answer to the player's first message (docs/explanation/mlagents-behavior.md#handshake)."""
+    """Return the answer to the player's first message (docs/explanation/mlagents-behavior.md#handshake)."""
     return pb.UnityMessageProto(
         header=pb.HeaderProto(status=_STATUS_OK),
         unity_input=pb.UnityInputProto(
             rl_initialization_input=pb.UnityRLInitializationInputProto(
                 seed=seed,
                 communication_version=API_VERSION,
-                # Unity compares it with the versions of mlagents-envs that it knows and warns about others.
+                # Unity compares this with the versions of mlagents-envs that it knows, and warns about others.
                 package_version=mlagents_envs.__version__,
                 capabilities=capabilities(),
                 num_areas=num_areas,
@@ -47,17 +47,17 @@ def initialization(seed: int, num_areas: int) -> bytes:
 
 
 def goodbye() -> bytes:
-    """Make the player quit, or the Editor leave play mode."""
+    """Return a message that makes the player quit, or the Editor leave play mode."""
     return pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_GOODBYE)).SerializeToString()
 
 
 def reset(side_channel: bytes) -> bytes:
-    """Ask the player to start new episodes everywhere."""
+    """Return a message that asks the player to start new episodes everywhere."""
     return _message(key(_COMMAND, VARINT) + varint(pb.RESET) + _side_channel(side_channel))
 
 
 def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:
-    """Ask the player to continue. ``behaviors`` are results of ``ActionEncoder.encode``."""
+    """Return a message that asks the player to continue. ``behaviors`` are results of ``ActionEncoder.encode``."""
     return _message(b"".join(behaviors) + _side_channel(side_channel))
 
 
@@ -70,11 +70,11 @@ def _message(rl_input: bytes) -> bytes:
 
 
 class ActionEncoder:
-    """Writes the actions of one behavior's agents.
+    """Encodes the actions of one behavior's agents.
 
-    An action is sent in its own fields and once more, all as floats, in the field of packages before 2.0, as ML-Agents
-    does. Discrete actions are varints of as many bytes as the branch's largest needs, which every reader of protobuf
-    takes, so that all agents' actions have the same length.
+    As in ML-Agents, an action is sent twice: in its own fields, and all as floats in the field of packages before 2.0.
+    Each discrete action is a varint padded to the length of the branch's largest action, so that all agents' actions
+    have the same length. All protobuf readers accept padded varints.
     """
 
     def __init__(self, behavior_id: str, action_spec: ActionSpec) -> None:
@@ -96,14 +96,14 @@ class ActionEncoder:
         self._discrete += head
 
     def encode(self, continuous: FloatArray, discrete: IntArray) -> bytes:
-        """An entry of the map ``agent_actions``.
+        """Return an entry of the map ``agent_actions``.
 
         Args:
             continuous: f32 [N, C].
-            discrete: i32 [N, K], each from 0 to the branch's size - 1.
+            discrete: i32 [N, K], each from 0 to the size of its branch - 1.
 
         Raises:
-            ActionError: other shapes, or choices outside of their branch.
+            ActionError: a shape is wrong, or a choice is outside its branch.
         """
         count, size = len(continuous), 4 * self._continuous_size
         expected = (count, self._continuous_size), (count, len(self._widths))
@@ -115,7 +115,8 @@ class ActionEncoder:
         if self._widths and count and ((discrete < 0) | (discrete >= self._branches)).any():
             raise ActionError(
                 f"Behavior {self._name!r}: discrete actions from {discrete.min(axis=0).tolist()} to "
-                f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, from 0 on."
+                f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, "
+                "counted from 0."
             )
         actions = np.empty((count, len(self._template)), np.uint8)
         actions[:] = self._template
@@ -137,6 +138,6 @@ class ActionEncoder:
 
 
 def _zeros(message: bytes, number: int, size: int) -> tuple[bytes, int]:
-    """Append a field of ``size`` zeros, or nothing for 0; also return where the zeros begin."""
+    """Append a field of ``size`` zeros, or nothing for 0. Also return the position of the first zero."""
     message += delimited(number, bytes(size)) if size else b""
     return message, len(message) - size

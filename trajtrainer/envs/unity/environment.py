@@ -1,4 +1,4 @@
-"""A Unity player as an environment of ``mlagents_envs``, for users who write the training loop themselves.
+"""A Unity player with the interface of ``mlagents_envs``, for users who write their own training loop.
 
 See docs/explanation/mlagents-behavior.md#python-api and docs/train/unity-environments.md.
 """
@@ -31,10 +31,10 @@ _ARGUMENTS = tuple(inspect.signature(PlayerSession).parameters)
 
 
 class UnityEnvironment(PlayerSession, BaseEnv):
-    """Replaces ``mlagents_envs.environment.UnityEnvironment``: the same arguments, methods and exceptions.
+    """Replaces ``mlagents_envs.environment.UnityEnvironment``, with the same arguments, methods and exceptions.
 
-    The arguments are those of ``PlayerSession``. Pictures are (channels, height, width) whatever the package's version.
-    Closing twice is allowed, and a ``with`` block closes.
+    The arguments are those of ``PlayerSession``. Pictures are (channels, height, width), regardless of the package's
+    version. ``close`` may be called more than once, and leaving a ``with`` block closes the environment.
 
     >>> with UnityEnvironment("sim:3DBall", seed=1) as env:  # doctest: +SKIP
     ...     env.reset()
@@ -50,7 +50,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
     _has_been_reset = False
 
-    if not TYPE_CHECKING:  # where it has the signature of PlayerSession's
+    if not TYPE_CHECKING:  # type checkers see PlayerSession.__init__ instead
         __init__ = python_names(_ARGUMENTS)(PlayerSession.__init__)
 
     @property
@@ -60,7 +60,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
-        """All behaviors seen so far."""
+        """The specs of all behaviors seen so far."""
         specs: Mapping[str, BehaviorSpec] = BehaviorMapping(self._specs)
         return specs
 
@@ -76,7 +76,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         self._has_been_reset = True
 
     def step(self) -> None:
-        """Send the actions that have been set, zeros for others, and wait for the next observations.
+        """Send the actions that have been set, and zeros for other agents, and wait for the next observations.
 
         The first step is a reset. Raises what ``poll`` raises.
         """
@@ -88,7 +88,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         self.receive()
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """The agents of the last message that ask for a decision, and those whose episode ended.
+        """Return the agents of the last message that ask for a decision, and those whose episode ended.
 
         Raises:
             ActionError: there is no such behavior.
@@ -123,7 +123,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
         Raises:
             ActionError: there is no such behavior.
-            UnityActionException: another number of agents or actions.
+            UnityActionException: the number of agents or actions is wrong.
         """
         spec = self._spec(behavior_name)
         if behavior_name in self._steps:
@@ -131,11 +131,11 @@ class UnityEnvironment(PlayerSession, BaseEnv):
             self._actions[behavior_name] = spec.action_spec._validate_action(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: ActionTuple) -> None:
-        """Set the action of one agent; those of others stay, zeros at first.
+        """Set the action of one agent. The actions of other agents stay as they are, initially zeros.
 
         Raises:
             ActionError: there is no such behavior.
-            UnityActionException: another number of actions.
+            UnityActionException: the number of actions is wrong.
             IndexError: the agent did not ask for a decision.
         """
         spec = self._spec(behavior_name).action_spec
@@ -166,6 +166,6 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
 
 def _observations(batch: StepBatch, rows: slice) -> list[NDArray[Any]]:
-    """Observations as ML-Agents has them: f32, pictures in 0..1."""
+    """Return observations in ML-Agents' form: f32, with pictures in 0..1."""
     found: list[NDArray[Any]] = [column[rows] for column in batch.obs]
     return [column / np.float32(255.0) if column.dtype == np.uint8 else column for column in found]

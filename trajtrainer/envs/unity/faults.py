@@ -1,6 +1,6 @@
 """Errors of players.
 
-Each is one of our errors and also ML-Agents' exception, so that code written for ``mlagents_envs`` catches it.
+Each class is both one of our errors and ML-Agents' exception, so that code written for ``mlagents_envs`` catches it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class LaunchError(EnvironmentFaultError, exception.UnityEnvironmentException):
 
 
 class PlayerVersionError(EnvironmentFaultError, exception.UnityEnvironmentException):
-    """The player speaks another major version of the wire."""
+    """The player uses a different major version of the communication API."""
 
 
 class PlayerDiedError(EnvironmentFaultError, exception.UnityEnvironmentException):
@@ -23,7 +23,7 @@ class PlayerDiedError(EnvironmentFaultError, exception.UnityEnvironmentException
 
 
 class PlayerQuitError(EnvironmentFaultError, exception.UnityCommunicatorStoppedException):
-    """The player quit, or its connection is lost."""
+    """The player quit, or its connection was lost."""
 
 
 class PlayerTimeoutError(EnvironmentFaultError, exception.UnityTimeOutException):
@@ -31,24 +31,24 @@ class PlayerTimeoutError(EnvironmentFaultError, exception.UnityTimeOutException)
 
 
 class PortInUseError(EnvironmentFaultError, exception.UnityWorkerInUseException):
-    """Another program listens on the worker's port."""
+    """Another program is listening on the worker's port."""
 
     def __init__(self, message: str) -> None:
-        # ML-Agents' constructor takes a worker id and makes a message of it.
+        # ML-Agents' constructor takes a worker id and builds a message from it.
         Exception.__init__(self, message)
 
 
 class InvalidObservationError(InvalidDataError, exception.UnityObservationException):
-    """An agent's message does not fit what the behavior announced, or has numbers that cannot be learned from."""
+    """An agent's data does not fit what the behavior announced, or contains numbers that cannot be learned from."""
 
 
 class NotFiniteError(InvalidObservationError, RuntimeError):
-    """An agent sent NaN or an infinity, for which ML-Agents raises a ``RuntimeError``."""
+    """An agent sent NaN or infinity, for which ML-Agents raises a ``RuntimeError``."""
 
 
 class ActionError(TrajtrainerError, exception.UnityActionException):
-    """Actions that do not fit the agents or the action space they are for."""
+    """The actions do not fit the agents or their action space."""
 
 
 class SideChannelError(TrajtrainerError, exception.UnityEnvironmentException):
-    """Side channels that cannot be used together."""
+    """The side channels cannot be used together."""

@@ -1,4 +1,4 @@
-"""The one check of everything that an environment sends, before anyone learns from it.
+"""Checks everything that an environment sends, before it is used for learning.
 
 Shape legend: N agents of a step batch, D sum of branch sizes.
 """
@@ -19,31 +19,31 @@ logger = logging.getLogger(__name__)
 
 
 class Gate:
-    """Checks the step batches of one environment: finite numbers, distinct agents, masks that a policy can obey.
+    """Checks that step batches of one environment have finite numbers, distinct agents, and masks that allow a choice.
 
     Args:
-        sender: the environment, as the subject of messages.
-        advice: where a mistake in its numbers may be, as the end of a message.
+        sender: name of the environment, used as the subject of messages.
+        advice: where to look for a mistake in its numbers, used as the end of a message.
     """
 
     def __init__(self, sender: str, advice: str) -> None:
         self._sender, self._advice = sender, advice
         self._distinct_ids: dict[str, bytes] = {}
-        # Behavior -> the first column of each branch in its masks; empty if they need no check any more.
+        # Behavior -> first mask column of each branch; empty if its masks need no further checks.
         self._branches: dict[str, NDArray[np.int64]] = {}
 
     def check(self, behavior_id: str, spec: BehaviorSpec, batch: StepBatch) -> None:
-        """Check the agents of one behavior. A mask that forbids all choices of a branch is only a warning.
+        """Check the agents of one behavior. A mask that forbids all choices of a branch only causes a warning.
 
         Raises:
-            NotFiniteError: a number is NaN or infinite, which would spoil a network for good.
-            InvalidObservationError: an agent asks for two decisions.
+            NotFiniteError: a number is NaN or infinite, which would permanently corrupt a network.
+            InvalidObservationError: an agent asks for more than one decision.
         """
         place = first_not_finite((batch.reward, batch.group_reward, *batch.obs))
         if place is not None:
             raise self._not_finite(behavior_id, spec, batch, *place)
         deciding = batch.agent[batch.num_terminal :]
-        ids = deciding.tobytes()  # most often those of the message before, which were checked
+        ids = deciding.tobytes()  # usually those of the previous message, which were already checked
         if ids != self._distinct_ids.get(behavior_id):
             found, counts = np.unique(deciding, return_counts=True)
             if len(found) < len(deciding):
@@ -62,7 +62,7 @@ class Gate:
                 self._branches[behavior_id] = starts[:0]
                 logger.warning(
                     "Behavior %r: an action mask forbids all %d choices of discrete branch %d. One of them is taken "
-                    "all the same. Allow at least one choice in every branch, for example one that does nothing.",
+                    "anyway. Allow at least one choice in every branch, for example one that does nothing.",
                     behavior_id,
                     spec.action_spec.discrete_branches[blocked.argmax()],
                     blocked.argmax(),

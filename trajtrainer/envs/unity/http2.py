@@ -1,12 +1,12 @@
-"""HTTP/2 as far as a server of single gRPC calls needs it (RFC 9113, and "gRPC over HTTP2"), without sockets.
+"""The part of HTTP/2 that a server for unary gRPC calls needs (RFC 9113 and "gRPC over HTTP2"), without sockets.
 
-gRPC's own server hands every call to a thread and back, which costs several times as much as the frames themselves.
-Here bytes go in and come out in the thread that waits for them. The well-maintained library h2 takes 435 µs where this
-takes 19 (a message of 12 agents with 8 floats and its answer; 1,530 and 38 µs with 100 agents and 200 floats), and also
-leaves protection against floods of frames to its user.
+gRPC's own server passes every call to another thread and back, which costs several times as much as handling the
+frames. Here, bytes are processed in the thread that waits for them. The well-maintained library h2 takes 435 µs where
+this takes 19 µs (a message of 12 agents with 8 floats and its answer; 1,530 µs and 38 µs with 100 agents and 200
+floats), and it leaves protection against floods of frames to its user.
 
-RFC 9113, 10.5, lists attacks with frames that are cheap to send. Until ``trust`` is called, all that a connection sends
-counts against one small budget of bytes, which bounds frames, headers, calls and memory alike.
+RFC 9113, section 10.5, lists attacks with frames that are cheap to send. Until ``trust`` is called, everything that a
+connection sends counts against a small budget of bytes, which limits frames, headers, calls and memory alike.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hpack import Decoder, HPACKError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_WINDOW = 2**31 - 1
-STRANGERS_BYTES = 1 << 14  # a player has shaken hands after some 600
+STRANGERS_BYTES = 1 << 14  # a player's handshake takes about 600
 _DEFAULT_WINDOW = 65_535
 _DEFAULT_FRAME_SIZE = 16_384
 _MAX_FRAME_SIZE = 2**24 - 1
-_MAX_HEADER_BLOCK = 1 << 13  # as gRPC's own server; a player's have some 300 bytes
+_MAX_HEADER_BLOCK = 1 << 13  # as in gRPC's own server; a player's headers have about 300 bytes
 _MAX_CALLS = 16
 _MAX_REMEMBERED = 64
 _MAX_CONTROL_BYTES = 1 << 16
@@ -39,7 +39,7 @@ _END_HEADERS, _PADDED, _PRIORITY_FLAG = 0x4, 0x8, 0x20
 _SETTING_MAX_STREAMS, _SETTING_WINDOW, _SETTING_FRAME_SIZE, _SETTING_HEADER_LIST = 3, 4, 5, 6
 _REFUSED_STREAM = 7
 _FAREWELL = b"farewell"
-# A block may begin with two new sizes of the table (RFC 7541, 4.2). They cost the decoder time and change nothing.
+# A block may start with up to two table size updates (RFC 7541, 4.2). More would only cost the decoder time.
 _THREE_TABLE_SIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 
 _FRAME_HEAD = struct.Struct(">HBBBI")  # length in 16 + 8 bits, type, flags, stream
@@ -66,7 +66,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class _Stream:
-    """A call that is coming in or has not been answered in full."""
+    """A call that is still arriving or has not been fully answered."""
 
     method: str
     window: int
@@ -74,7 +74,7 @@ class _Stream:
     unsent: memoryview | None = None
 
     def whole(self) -> memoryview:
-        """Take the content, which is complete, out of the stream."""
+        """Remove the complete content from the stream and return it."""
         content, self.body = memoryview(self.body), bytearray()
         return content
 
@@ -84,7 +84,7 @@ class Http2Connection:
 
     Attributes:
         outgoing: bytes to send; the caller removes what it has sent.
-        knows_the_end: whether the other side has read our GOAWAY, so that no more calls are under way.
+        knows_the_end: whether the other side has read our GOAWAY, so that no more calls can arrive.
     """
 
     def __init__(self) -> None:
@@ -93,12 +93,12 @@ class Http2Connection:
             _SETTING_WINDOW: MAX_WINDOW,
             _SETTING_HEADER_LIST: _MAX_HEADER_BLOCK,
         }
-        # A server opens with its settings, and with a window for the connection as large as those of the streams.
+        # A server starts with its settings. We also make the connection's window as large as those of the streams.
         window = _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(MAX_WINDOW - _DEFAULT_WINDOW))
         self.outgoing = bytearray(_settings(settings) + window)
         self.knows_the_end = False
         self._is_stranger = True
-        self._budget = STRANGERS_BYTES  # of a stranger
+        self._budget = STRANGERS_BYTES  # bytes that a stranger may still send
         self._incoming = bytearray()
         self._preface_seen = False
         self._headers = Decoder(_MAX_HEADER_BLOCK)
@@ -123,7 +123,7 @@ class Http2Connection:
         }
 
     def receive(self, data: bytes) -> list[Call]:
-        """Process bytes of the other side; return the calls that they complete.
+        """Process bytes from the other side, and return the calls that they complete.
 
         Raises:
             Http2Error: the other side breaks the protocol or exceeds a limit.
@@ -139,7 +139,7 @@ class Http2Connection:
         start = 0
         if not self._preface_seen:
             if not whole.startswith(PREFACE[: len(whole)]):
-                raise Http2Error("It does not speak HTTP/2.")
+                raise Http2Error("The other side does not speak HTTP/2.")
             if len(whole) < len(PREFACE):
                 self._incoming = bytearray(whole)
                 return []
@@ -159,7 +159,7 @@ class Http2Connection:
                     break
                 start = body + length
                 take = self._frames.get(kind) if self._open_block is None else self._continue_headers
-                if take is None:  # PRIORITY, GOAWAY and unknown ones change nothing
+                if take is None:  # PRIORITY, GOAWAY and unknown frames have no effect
                     continue
                 try:
                     content = take(kind, flags, stream, view[body:start])
@@ -175,23 +175,23 @@ class Http2Connection:
         return calls
 
     def trust(self) -> None:
-        """Lift the limits of strangers: this is the player, which may send DATA in the largest frames."""
+        """Lift the limits for strangers: this is the player, which may send DATA frames of the maximum size."""
         self._is_stranger = False
         self.outgoing += _settings({_SETTING_FRAME_SIZE: _MAX_FRAME_SIZE})
 
     def is_waiting(self, stream: int) -> bool:
-        """Whether the other side still waits for the answer of a call."""
+        """Return whether the other side is still waiting for the answer to a call."""
         return stream in self._streams
 
     @property
     def is_answering(self) -> bool:
-        """Whether part of an answer waits for the other side to open its window."""
+        """True if part of an answer is waiting for the other side to open its window."""
         return any(known.unsent is not None for known in self._streams.values())
 
     def answer(self, stream: int, message: bytes) -> None:
-        """Send the answer to a call, as far as the other side's window allows; the rest waits.
+        """Send the answer to a call as far as the other side's window allows, and the rest later.
 
-        A call that was cancelled gets no answer (RFC 9113, 5.1).
+        A call that was canceled gets no answer (RFC 9113, 5.1).
         """
         known = self._streams.get(stream)
         if known is None:
@@ -202,22 +202,23 @@ class Http2Connection:
         self._send(stream)
 
     def refuse(self, stream: int, status: int, reason: str) -> None:
-        """End a call with a gRPC status other than 0, unless it was cancelled."""
+        """End a call with a gRPC status other than 0, unless it was canceled."""
         if self._streams.pop(stream, None) is None:
             return
         block = _ANSWER_HEADERS + _literal("grpc-status", str(status)) + _literal("grpc-message", quote(reason, " "))
         self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, block)
 
     def go_away(self) -> None:
-        """Tell the other side to begin no more calls.
+        """Tell the other side to start no more calls.
 
-        Calls that are already under way are not lost: the GOAWAY allows all streams, and the answer to a ping shows
-        when no more can come (RFC 9113, 6.8).
+        Calls that are already on their way are not lost: the GOAWAY allows all streams, and the answer to a ping shows
+        when no more calls can arrive (RFC 9113, 6.8).
         """
         self.outgoing += _frame(_GOAWAY, 0, 0, _NUMBER.pack(MAX_WINDOW) + _NUMBER.pack(0))
         self.outgoing += _frame(_PING, 0, 0, _FAREWELL)
 
-    # Each handles a frame (kind, flags, stream, payload) and returns the content of the call that it completes.
+    # Each of these methods handles a frame (kind, flags, stream, payload). It returns the content of the call that the
+    # frame completes, if any.
 
     def _forbidden(self, _kind: int, _flags: int, _stream: int, _payload: memoryview) -> None:
         raise Http2Error("A frame that a client may not send here.")
@@ -235,7 +236,7 @@ class Http2Connection:
         assert self._open_block is not None
         first, first_flags, block = self._open_block
         if kind != _CONTINUATION or stream != first or len(block) + len(payload) > _MAX_HEADER_BLOCK:
-            raise Http2Error("Headers that do not end.")
+            raise Http2Error("Headers that are not complete.")
         block += payload
         if not flags & _END_HEADERS:
             return None
@@ -256,7 +257,7 @@ class Http2Connection:
         return known.whole() if flags & _END_STREAM else None
 
     def _method(self, block: bytes) -> str:
-        """The path in a block of headers.
+        """Return the path in a block of headers.
 
         A player sends the same block with every call, so recent ones are cached.
         """
@@ -264,14 +265,14 @@ class Http2Connection:
         if known is not None:
             return known
         if len(block) > _MAX_HEADER_BLOCK or _THREE_TABLE_SIZES.match(block):
-            raise Http2Error("Headers that are too large, or change the size of their table again and again.")
+            raise Http2Error("Headers that are too large, or that change the size of their table repeatedly.")
         try:
             headers = dict(self._headers.decode(block, raw=True))
         except HPACKError as error:
             raise Http2Error(f"Headers that cannot be read: {error}") from error
         method = headers.get(b":path", b"").decode(errors="replace")
-        # A block of one-byte references changes nothing (RFC 7541, 6.1). Any other may have changed the table that the
-        # cached blocks refer to.
+        # A block of one-byte references does not change the table (RFC 7541, 6.1). Any other block may have changed the
+        # table that the cached blocks refer to.
         if block and min(block) > 0x80 and max(block) < 0xFF and len(self._methods) < _MAX_REMEMBERED:
             self._methods[block] = method
         else:
@@ -279,7 +280,7 @@ class Http2Connection:
         return method
 
     def _data(self, _kind: int, flags: int, stream: int, payload: memoryview) -> memoryview | None:
-        # Each call has a window as large as a message can be; only that of the connection has to be renewed.
+        # The window of a call is as large as a message can be, so only the connection's window has to be renewed.
         self._received += len(payload)
         if self._received > MAX_WINDOW // 2:
             self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._received))
@@ -288,7 +289,7 @@ class Http2Connection:
         if known is None:
             if not 0 < stream <= self._last_stream:
                 raise Http2Error(f"Data on stream {stream}, which was never opened.")
-            return None  # of a call that was refused in the meantime
+            return None  # for a call that has been refused or canceled
         content = _without_padding(flags, payload)
         if flags & _END_STREAM and not known.body:
             return content
@@ -298,12 +299,12 @@ class Http2Connection:
         return known.whole() if flags & _END_STREAM else None
 
     def _call(self, stream: int, content: memoryview) -> Call:
-        """A call that the other side has sent whole: one message."""
+        """Return the call of a complete request, which must contain exactly one message."""
         if len(content) < _MESSAGE_HEAD_SIZE:
             raise Http2Error("A call without a message.")
         compressed, length = _MESSAGE_HEAD.unpack_from(content)
         if compressed or length != len(content) - _MESSAGE_HEAD_SIZE:
-            raise Http2Error("A message that is compressed or has another length than it says.")
+            raise Http2Error("A message that is compressed or has a different length than announced.")
         return Call(stream, self._streams[stream].method, bytes(content[_MESSAGE_HEAD_SIZE:]))
 
     def _reset(self, _kind: int, _flags: int, stream: int, _payload: memoryview) -> None:
@@ -313,7 +314,7 @@ class Http2Connection:
         if flags & _ACK:
             return
         if len(payload) % _SETTING.size:
-            raise Http2Error("Settings of a wrong length.")
+            raise Http2Error("Settings of an invalid length.")
         for name, value in _SETTING.iter_unpack(payload):
             if name == _SETTING_WINDOW:
                 if value > MAX_WINDOW:
@@ -337,7 +338,7 @@ class Http2Connection:
     def _acknowledge(self, frame: bytes) -> None:
         self._acknowledged = self._acknowledged + len(frame) if self.outgoing else len(frame)
         if self._acknowledged > _MAX_CONTROL_BYTES:
-            raise Http2Error("It asks for answers and does not read them.")
+            raise Http2Error("The other side asks for answers and does not read them.")
         self.outgoing += frame
 
     def _window_update(self, _kind: int, _flags: int, stream: int, payload: memoryview) -> None:
@@ -377,7 +378,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> b
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header of at most 126 bytes each that neither uses nor changes the table (RFC 7541, 6.2.2)."""
+    """Encode a header without using or changing the table (RFC 7541, 6.2.2). The value is cut to 126 bytes."""
     encoded, content = name.encode(), value.encode()[:126]
     return b"\x00" + bytes([len(encoded)]) + encoded + bytes([len(content)]) + content
 

@@ -1,9 +1,9 @@
-"""Finds a player's program, starts it, notices its end at once and never leaves it behind.
+"""Finds a player's program, starts it, notices immediately when it exits, and never leaves it running.
 
 See docs/explanation/mlagents-behavior.md#launch.
 
-A player ends on its own when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
-cases each player has a guard.
+A player exits on its own when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
+cases, each player has a guard.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ else:
 
 _LOGGER = logging.getLogger(__name__)
 SIMULATION_PREFIX = "sim:"
-# A path may have the extension of another system's build, because the settings file may have been written there.
+# A path may have the extension of another system's build, because the settings may come from that system.
 _EXTENSIONS = (".x86_64", ".x86", ".exe", ".app")
-_CRASH_HANDLER = "UnityCrashHandler*.exe"  # comes with every build for Windows
-_MAX_SHOWN = 8  # entries of a folder in a message
+_CRASH_HANDLER = "UnityCrashHandler*.exe"  # part of every build for Windows
+_MAX_SHOWN = 8  # maximum number of folder entries in a message
 _LOG_FILE_ARGUMENT = "-logfile"  # Unity ignores case
 _STANDARD_ERROR = 2
 _TERMINATE_GRACE_S = 5.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
-_LOG_TAIL_BYTES = 1 << 16  # the report of Unity's allocators is long
+_LOG_TAIL_BYTES = 1 << 16  # large, because the report of Unity's allocators is long
 _LAST_WORDS_S = 0.5
 _KEPT_LOGS = 5
-# What Unity writes at every end, good or bad; the first is the title of many lines.
+# Text that Unity writes at every exit, normal or not. The first is the heading of a long report.
 _REPORT_AT_THE_END = "Memory Statistics:"
 _NOISE = ("##utp:", "UnloadTime:", "Unloading ", "Total: ", "Setting up ", "Thread -> id:")
 
 
 def is_simulation(env_path: str | None) -> bool:
-    """Whether this names built-in simulations."""
+    """Return whether ``env_path`` names built-in simulations."""
     return env_path is not None and env_path.strip().startswith(SIMULATION_PREFIX)
 
 
 def command(env_path: str, platform: str = sys.platform) -> list[str]:
-    """The command that starts a player, without its arguments.
+    """Return the command that starts a player, without its arguments.
 
     ``env_path`` is a build, with or without its file extension, absolute or relative to the current folder, or
-    ``sim:NAME`` or ``sim:NAME+NAME2`` for built-in simulations, whose program checks the names.
+    ``sim:NAME`` or ``sim:NAME+NAME2`` for built-in simulations. The program that is started checks these names.
 
     Raises:
         LaunchError: there is no such build.
@@ -71,9 +71,9 @@ def find(path: str, platform: str, hint: Callable[[Path], str]) -> Path:
     """Find the program of a build: ``path``, with or without its file extension, absolute or relative.
 
     Raises:
-        LaunchError: there is none. The message ends with ``hint`` of the absolute path.
+        LaunchError: there is no such program. The message ends with the result of ``hint`` for the absolute path.
     """
-    # Absolute, so that the program is not looked up in PATH.
+    # The path is absolute, so that the program is not looked up in PATH.
     given = Path(os.path.abspath(os.path.expanduser(path)))
     tried = []
     for candidate in _candidates(given, platform):
@@ -87,7 +87,7 @@ def find(path: str, platform: str, hint: Callable[[Path], str]) -> Path:
 
 
 def _hint(env_path: str, folder: Path, platform: str) -> str:
-    """What to give instead of something that is not a build; for a folder, what is in it."""
+    """Return a hint for a path that is not a build. For a folder, it lists the contents."""
     if not folder.is_dir():
         return (
             "Give --env the path of a build for this system, with or without its file extension, or leave it out to "
@@ -109,8 +109,8 @@ def _hint(env_path: str, folder: Path, platform: str) -> str:
 
 
 def _candidates(given: Path, platform: str) -> Iterator[Path]:
-    """Files that may be meant, the most probable first."""
-    # Only an extension counts: a folder or a name may contain ".app" or ".x86".
+    """Yield the files that the user may mean, the most likely first."""
+    # Remove only a file extension, because folders and names may contain ".app" or ".x86" elsewhere.
     extensions = (each for each in _EXTENSIONS if given.name.endswith(each) and given.name != each)
     base = given.with_name(given.name.removesuffix(next(extensions, "")))
     if platform == "darwin":
@@ -142,7 +142,7 @@ def player_arguments(
     log_folder: str | None = None,
     additional_args: Sequence[str] = (),
 ) -> list[str]:
-    """Arguments of every player. ``no_graphics_monitor`` leaves a window to worker 0 alone."""
+    """Return the arguments that every player gets. With ``no_graphics_monitor``, only worker 0 has a window."""
     arguments = []
     if no_graphics or (no_graphics_monitor and worker_id != 0):
         arguments += ["-nographics", "-batchmode"]
@@ -153,17 +153,17 @@ def player_arguments(
 
 
 def own_log(folder: str, worker_id: int) -> Path:
-    """Default log file of a player; absolute, because the player's current folder may differ."""
+    """Return the default log file of a player, as an absolute path because the player's current folder may differ."""
     return Path(os.path.abspath(os.path.join(folder, f"Player-{worker_id}.log")))
 
 
 def output_file(folder: str, worker_id: int) -> Path:
-    """Where the standard output of a player goes if it is not shown."""
+    """Return the file for a player's standard output if it is not shown."""
     return own_log(folder, worker_id).with_name(f"Player-{worker_id}.stdout.log")
 
 
 def log_file(arguments: Sequence[str]) -> Path | None:
-    """Where a player with these arguments writes its log; None if they do not say."""
+    """Return the log file of a player with these arguments; None if they do not specify one."""
     for argument, value in itertools.pairwise(arguments):
         if argument.lower() == _LOG_FILE_ARGUMENT and value != "-":
             return Path(value)
@@ -171,7 +171,7 @@ def log_file(arguments: Sequence[str]) -> Path | None:
 
 
 def set_aside(log: Path) -> None:
-    """Rename the log of the previous player from ``Player-0.log`` to ``Player-0.1.log``, and keep a few older ones."""
+    """Rename the log of the previous player from ``Player-0.log`` to ``Player-0.1.log``, and keep a few older logs."""
     if not log.is_file():
         return
     paths = [log, *(log.with_suffix(f".{number}{log.suffix}") for number in range(1, _KEPT_LOGS + 1))]
@@ -180,7 +180,7 @@ def set_aside(log: Path) -> None:
             newer.replace(older)
         except FileNotFoundError:
             pass
-        except OSError as error:  # On Windows another program may have it open.
+        except OSError as error:  # On Windows, another program may have the log open.
             _LOGGER.warning("The log %s cannot be renamed to %s: %s.", newer, older, error.strerror or error)
             return
 
@@ -189,13 +189,14 @@ class PlayerProcess:
     """One running player.
 
     Args:
-        arguments: the whole command.
-        show_output: pass its output on to ours. Otherwise only the end of its standard error output is kept.
-        output: file for its standard output, if that is not shown; None discards it. An empty file is removed.
+        arguments: the complete command.
+        show_output: pass the player's output through to ours. Otherwise, only the end of its standard error output is
+            kept.
+        output: file for the standard output if it is not shown; None discards it. An empty file is removed.
         on_exit: called from another thread as soon as the process has ended.
 
     Raises:
-        LaunchError: the system refuses to start it.
+        LaunchError: the system refuses to start the player.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class PlayerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=subprocess.PIPE,
-                    # So that Ctrl-C reaches only the trainer, which then ends the player properly.
+                    # Ctrl-C must reach only the trainer, which then shuts the player down properly.
                     start_new_session=True,
                     creationflags=_CREATION_FLAGS,
                 )
@@ -249,11 +250,11 @@ class PlayerProcess:
         return self._ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; False after ``timeout_s`` seconds."""
+        """Wait for the process to end. Return False after ``timeout_s`` seconds."""
         return self._ended.wait(timeout_s)
 
     def describe_end(self) -> str:
-        """How it ended: a return code or the name of a signal, as the predicate of a sentence."""
+        """Describe how the process ended (return code or name of a signal), as the predicate of a sentence."""
         code = self._process.returncode
         if code is None:
             return "is still running"
@@ -263,7 +264,7 @@ class PlayerProcess:
         return f"ended with the return code {code}"
 
     def last_words(self) -> str:
-        """The end of its standard error output and of its log, for the end of an error message."""
+        """Return the last lines of the standard error output and of the log, for the end of an error message."""
         errors = self._last_words.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         printed = "\n  ".join(["The end of its standard error output:", *errors]) + "\n" if errors else ""
         if self.log_file is None:
@@ -284,15 +285,17 @@ class PlayerProcess:
         return printed + "\n  ".join([f"The end of its log {self.log_file}:", *lines])
 
     def stop(self, grace_s: float) -> None:
-        """Give the player ``grace_s`` seconds to end on its own, then end it. Returns when it is gone."""
+        """Give the player ``grace_s`` seconds to exit on its own, then terminate it. Returns when it is gone."""
         if self._ended.wait(grace_s):
             return
         if grace_s > 0:
-            _LOGGER.warning("The player (process %d) did not end on its own within %g s. Ending it.", self.pid, grace_s)
+            _LOGGER.warning(
+                "The player (process %d) did not exit on its own within %g s. Terminating it.", self.pid, grace_s
+            )
         else:
-            _LOGGER.info("Ending the player (process %d).", self.pid)
+            _LOGGER.info("Terminating the player (process %d).", self.pid)
         if sys.platform != "win32":
-            # The whole group, because it may have started other programs.
+            # Signal the whole group, because the player may have started other programs.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGTERM)
             if self._ended.wait(_TERMINATE_GRACE_S):
@@ -301,11 +304,11 @@ class PlayerProcess:
         self._ended.wait(_TERMINATE_GRACE_S)
 
     def kill(self) -> None:
-        """End the player at once and do not wait for it. Takes no lock, so signal handlers may call it."""
+        """Kill the player without waiting for it. Takes no lock, so signal handlers may call it."""
         if self.has_ended:
             return
         self._guard.kill()
-        if sys.platform == "win32":  # where the guard may be missing
+        if sys.platform == "win32":  # the guard may be missing there
             with contextlib.suppress(OSError):
                 self._process.kill()
 

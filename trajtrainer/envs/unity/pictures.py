@@ -1,8 +1,8 @@
-"""Pictures on the wire: PNG files with a mapping of their channels, and raw images whose order has to be found out.
+"""Pictures on the wire: PNG files with a channel mapping, and raw images whose dimension order has to be detected.
 
-See docs/explanation/mlagents-behavior.md#observations. Packages since 3.0 announce raw images in an order (channels,
-height, width) in which only some of them send them. ``OrderSearch`` looks at the first images of a player: in the right
-order, neighboring pixels differ less.
+See docs/explanation/mlagents-behavior.md#observations. Packages since 3.0 announce raw images as (channels, height,
+width), but only some of them send the numbers in that order. ``OrderSearch`` looks at the first images of a player: in
+the right order, neighboring pixels differ less.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ _SIZE = struct.Struct(">II")
 _CRC_SIZE = 4
 _KEPT_MODES = ("L", "LA", "RGB", "RGBA")
 
-# Released packages send HWC, so less evidence is enough for it.
+# Released packages send HWC, so HWC needs less evidence.
 _RATIO_FOR_HWC = 1.25
 _RATIO_FOR_CHW = 2.0
 _RATIO_PER_AXIS = 1.5
 _GRAY = 0.5
-_MOST_NUMBERS = 1 << 22  # per call; larger batches are sampled, so that this takes milliseconds
+_MOST_NUMBERS = 1 << 22  # per call; larger batches are truncated, so that this takes milliseconds
 _MOST_MESSAGES = 20
 
 Picture = NDArray[np.float32] | NDArray[np.uint8]
 
 
 class PictureError(ValueError):
-    """A picture that cannot be decoded or does not fit. The message continues "agent 3: ..."."""
+    """A picture cannot be decoded or does not fit. The message is worded to follow "agent 3: "."""
 
 
 def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture:
     """Decode one observation.
 
     Args:
-        data: PNG files back to back.
-        mapping: for each channel of all files, one after the other, the channel of the observation that it becomes, or
-            -1; several that become the same one are averaged. Empty (packages before API 1.2): one expected channel is
-            the mean of the first file's, otherwise the first channels are taken.
+        data: concatenated PNG files.
+        mapping: for each channel of all files, the channel of the observation that it becomes, or -1 to ignore it.
+            Channels that become the same one are averaged. If the mapping is empty (packages before API 1.2), a single
+            expected channel is the mean of those in the first file; otherwise, the first channels are taken.
         shape: (channels, height, width).
 
     Returns:
-        The picture as ``shape``: u8 as in the file, or f32 in 0..1 where channels are averaged.
+        The picture in ``shape``: u8 as in the files, or f32 in 0..1 if channels are averaged.
 
     Raises:
-        PictureError: not PNG, damaged, the wrong size, too few channels, or a mapping that does not fit.
+        PictureError: the data is not PNG, is damaged, or has the wrong size or too few channels, or the mapping does
+            not fit.
     """
     if len(shape) != 3:
         raise PictureError(f"only pictures of 3 dimensions can be compressed, not the shape {tuple(shape)}")
@@ -83,7 +84,7 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
 
 
 def size_of(data: bytes) -> tuple[int, int] | None:
-    """Height and width of the first PNG file; None if it is not PNG."""
+    """Return the height and width of the first PNG file; None if the data is not PNG."""
     if not data.startswith(_SIGNATURE) or len(data) < len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
         return None
     width, height = _SIZE.unpack_from(data, len(_SIGNATURE) + _CHUNK.size)
@@ -91,17 +92,17 @@ def size_of(data: bytes) -> tuple[int, int] | None:
 
 
 def _mean(pixels: NDArray[np.uint8], sources: Sequence[int]) -> NDArray[np.float32]:
-    """The mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as ML-Agents rounds it."""
+    """Return the mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as in ML-Agents."""
     scaled = pixels[:, :, list(sources)].astype(np.float32) / np.float32(255.0)
     mean: NDArray[np.float32] = scaled.mean(axis=2, dtype=np.float32)
     return mean
 
 
 def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
-    """U8 [H, W, channels of the file]."""
+    """Decode one PNG file as u8 [H, W, channels of the file]."""
     found_width, found_height = _SIZE.unpack_from(file, len(_SIGNATURE) + _CHUNK.size)
     if (found_height, found_width) != (height, width):
-        # Check this before decoding: a few bytes of PNG can claim a picture that fills the memory.
+        # Check this before decoding, because a few bytes of PNG can claim a picture that fills the memory.
         raise PictureError(f"a PNG of {found_height} rows by {found_width} columns, expected {height} by {width}")
     try:
         with Image.open(io.BytesIO(file), formats=["PNG"]) as image:
@@ -113,7 +114,7 @@ def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
 
 
 def _split(data: bytes) -> Iterator[bytes]:
-    """The PNG files in ``data``, found by walking their chunks, because the signature may also occur inside a chunk."""
+    """Yield the PNG files in ``data``, found via their chunks because the signature may also occur inside a chunk."""
     begin = 0
     while begin < len(data) or begin == 0:
         if data[begin : begin + len(_SIGNATURE)] != _SIGNATURE:
@@ -131,7 +132,7 @@ def _split(data: bytes) -> Iterator[bytes]:
 
 
 def channel_mapping(channels: int) -> list[int]:
-    """The mapping that Unity announces: empty for RGB, zeros for gray, -1 for channels that only fill the last PNG."""
+    """Return the mapping that Unity announces: empty for RGB, zeros for gray, -1 for padding in the last PNG."""
     if channels == 3:
         return []
     if channels == 1:
@@ -142,11 +143,11 @@ def channel_mapping(channels: int) -> list[int]:
 def encode(picture: NDArray[np.uint8], level: int) -> bytes:
     """Encode a picture u8 [C, H, W] as Unity does, for ``decode`` with ``channel_mapping``.
 
-    These are PNGs of three channels, one after the other; a gray picture is a single RGB one.
+    The result consists of PNG files with three channels each. A gray picture becomes a single RGB file.
 
     Args:
         picture: u8 [C, H, W].
-        level: of compression, 0 to 9.
+        level: compression level, 0 to 9.
     """
     channels, height, width = picture.shape
     if channels == 1:
@@ -157,7 +158,7 @@ def encode(picture: NDArray[np.uint8], level: int) -> bytes:
     header = _SIZE.pack(width, height) + bytes([8, 2, 0, 0, 0])  # 8 bits per channel, RGB
     files = b""
     for first in range(0, len(picture), 3):
-        lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # Each line begins with its filter, 0 for none.
+        lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # Each line starts with its filter, 0 for none.
         lines[:, 1:] = picture[first : first + 3].transpose(1, 2, 0).reshape(height, -1)
         content = zlib.compress(lines.tobytes(), level)
         files += _SIGNATURE + _chunk_of(b"IHDR", header) + _chunk_of(b"IDAT", content) + _chunk_of(b"IEND", b"")
@@ -169,13 +170,13 @@ def _chunk_of(kind: bytes, data: bytes) -> bytes:
 
 
 class OrderEvidence:
-    """The order that a player's raw images show. One sensor that shows it is enough, unless others disagree."""
+    """Evidence for the order of a player's raw images. One sensor that shows it is enough, unless others disagree."""
 
     def __init__(self) -> None:
         self._sensors: dict[Hashable, _SensorEvidence] = defaultdict(_SensorEvidence)
 
     def add(self, sensor: Hashable, images: NDArray[np.float32]) -> None:
-        """Add images of a sensor, [N, C, H, W] as decoded in the HWC reading. C is at least 2."""
+        """Add images of a sensor, decoded as HWC to [N, C, H, W]. C is at least 2."""
         self._sensors[sensor].add(images)
 
     @property
@@ -184,19 +185,20 @@ class OrderEvidence:
 
     @property
     def order(self) -> RawImageOrder:
-        """The order that the images show; ``AUTO`` if they do not."""
+        """The order that the images show; ``AUTO`` if they do not show it."""
         shown = {each.order for each in self._sensors.values()} - {RawImageOrder.AUTO}
         return shown.pop() if len(shown) == 1 else RawImageOrder.AUTO
 
 
 class _SensorEvidence:
-    """How much neighboring pixels of one sensor's images differ in each reading."""
+    """Measures how much neighboring pixels of one sensor's images differ when read as HWC and as CHW."""
 
     def __init__(self) -> None:
         self.num_images = 0
         # [reading (HWC, CHW), axis (rows, columns)]: sum of the absolute differences of neighbors.
         self._variation = np.zeros((2, 2))
-        # Mean difference between consecutive numbers of one pixel, and of two pixels, if the order is HWC.
+        # If the order is HWC: mean difference between consecutive numbers within a pixel, and difference between the
+        # last number of a pixel and the first number of the next one. Both are summed over all pixels.
         self._within = self._across = 0.0
 
     def add(self, images: NDArray[np.float32]) -> None:
@@ -218,9 +220,9 @@ class _SensorEvidence:
         hwc, chw = self._variation.sum(axis=1)
         if chw > _RATIO_FOR_HWC * hwc:
             return RawImageOrder.HWC
-        # A gray HWC image with only horizontal structure is also smooth in the CHW reading, where it looks like three
-        # stretched images. Its numbers change from pixel to pixel but not within a pixel; those of CHW images change at
-        # random places.
+        # A gray HWC image with only horizontal structure is also smooth when read as CHW, where it looks like three
+        # stretched images. Its numbers change between pixels but not within a pixel, whereas those of CHW images can
+        # change anywhere.
         is_gray = self._within < _GRAY * self._across
         on_both_axes = bool((self._variation[0] > _RATIO_PER_AXIS * self._variation[1]).all())
         if hwc > _RATIO_FOR_CHW * chw and on_both_axes and not is_gray:
@@ -232,11 +234,11 @@ class OrderSearch:
     """Looks at the first messages of a player until its images show their order.
 
     Args:
-        presumed: what an earlier session of the run has found, for images that do not show it.
-        level: of the log line; one of several players of a run is enough to report it.
+        presumed: order that an earlier session of the run found, used if the images do not show theirs.
+        level: level at which to log the result, because one report per run is enough.
 
     Attributes:
-        num_messages: how many messages with raw images it has looked at.
+        num_messages: number of messages with raw images examined so far.
     """
 
     def __init__(self, presumed: RawImageOrder, level: int = logging.INFO) -> None:
@@ -246,18 +248,18 @@ class OrderSearch:
         self._evidence = OrderEvidence()
 
     def look(self, images: Mapping[Hashable, NDArray[np.float32]]) -> None:
-        """Add the raw images of a message: sensor -> [N, C, H, W] as decoded in the HWC reading."""
+        """Add the raw images of a message: sensor -> images, decoded as HWC to [N, C, H, W]."""
         self.num_messages += 1
         for sensor, each in images.items():
             self._evidence.add(sensor, each)
 
     @property
     def is_over(self) -> bool:
-        """Whether the images have shown their order, or will not."""
+        """True if the images have shown their order, or the message limit has been reached."""
         return self._evidence.order is not RawImageOrder.AUTO or self.num_messages >= _MOST_MESSAGES
 
     def result(self) -> RawImageOrder:
-        """Decide which order to use, and log it in one line."""
+        """Return the order to use, and log it in one line."""
         shown, count = self._evidence.order, self._evidence.num_images
         if shown is RawImageOrder.AUTO:
             order = RawImageOrder.HWC if self._presumed is RawImageOrder.AUTO else self._presumed

@@ -1,4 +1,4 @@
-"""The ports of players: listening sockets, and which port to take when one is in use."""
+"""The ports of players: listening sockets, and the choice of another port when one is in use."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _MOST_TRIED = 50
 def listen(address: str, port: int) -> list[socket.socket]:
     """Listen on a port of an address.
 
-    On the loopback this includes its IPv6 address, if there is one: players connect to "localhost", for which some
-    machines try ::1 first.
+    For the loopback address, this includes the IPv6 loopback address if there is one, because players connect to
+    "localhost", for which some machines try ::1 first.
 
     Args:
-        address: a name or number of this machine.
-        port: 0 for any free one, and IPv4 only.
+        address: a host name or IP address of this machine.
+        port: the port; 0 for any free port, on IPv4 only.
 
     Returns:
-        The sockets, that of ``address`` last.
+        The sockets. The last one is for ``address``.
 
     Raises:
-        PortInUseError: another program listens there.
+        PortInUseError: another program is listening on the port.
         LaunchError: the address does not belong to this machine, or the port is not allowed.
     """
     sockets = []
@@ -61,7 +61,7 @@ def _bound(address: str, port: int) -> socket.socket:
         try:
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != _ANY_6))
-            if sys.platform == "win32":  # where reusing an address would share the port with another trainer
+            if sys.platform == "win32":  # reusing an address there would share the port with another trainer
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
             else:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,9 +73,9 @@ def _bound(address: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
-                f"Port {port} of {address} is in use, by another training or by a player that one left behind. End "
-                "that, or choose other ports with --base-port (the Editor's port is set in Unity, Project Settings, "
-                "ML-Agents)."
+                f"Port {port} of {address} is in use, by another training run or by a player that a run left behind. "
+                "Stop that process or use other ports with --base-port (the Editor's port is set in Unity, Project "
+                "Settings, ML-Agents)."
             ) from error
         raise LaunchError(
             f"Cannot listen for the player at {address}, port {port}: {error.strerror or error}. The address must be "
@@ -96,11 +96,11 @@ def _has_ipv6() -> bool:
 
 
 def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int) -> Iterable[int]:
-    """The base ports that an environment may take.
+    """Return the base ports that an environment may use.
 
     A base port other than the default is the only candidate, unless this is one of several environments of a run, whose
-    ports are consecutive: ``ports_of_run`` is how many they use together, and 0 for the training's only environment.
-    ``all_ports`` is how many the run's environments and evaluations use.
+    ports are consecutive. ``ports_of_run`` is the number of ports that they use together, or 0 if the run has only one
+    environment. ``all_ports`` is the number of ports that the run's environments and evaluations use.
     """
     if ports_of_run > 0 or settings.base_port == BASE_PORT:
         return candidates(settings.base_port, settings.num_envs, ports_of_run or all_ports)
@@ -108,10 +108,10 @@ def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int)
 
 
 def on_free_port(connect: Callable[[int], T], base_ports: Iterable[int], worker: int) -> T:
-    """Call ``connect`` with base ports until the port of this worker is free, and return what it returns.
+    """Call ``connect`` with each base port until this worker's port is free, and return its result.
 
     Raises:
-        PortInUseError: there is none.
+        PortInUseError: no port is free.
     """
     taken: PortInUseError | None = None
     first = 0
@@ -133,29 +133,29 @@ def _by_whom(port: int) -> str:
 
 
 def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[int]:
-    """Base ports to try one after the other, ``ports_of_run`` apart.
+    """Yield the base ports to try, ``ports_of_run`` apart.
 
-    So no two environments of a run ever try the same port.
+    This way, no two environments of a run ever try the same port.
 
     Args:
-        base_port: of this environment.
-        num_workers: of this environment, each with a port of its own.
-        ports_of_run: ports of all environments of the run together, which are consecutive.
+        base_port: base port of this environment.
+        num_workers: number of workers of this environment, each of which has its own port.
+        ports_of_run: number of ports that all environments of the run use together. They are consecutive.
     """
     highest = LARGEST_PORT - num_workers + 1
     yield from range(base_port, min(base_port + _MOST_TRIED * ports_of_run, highest + 1), ports_of_run)
 
 
 def holder(port: int) -> str | None:
-    """Which process listens on a TCP port of this machine: ``process 4711 (its command line)``.
+    """Return which process is listening on a TCP port of this machine, as ``process 4711 (its command line)``.
 
     Returns:
-        None where the system does not show it: the process is another user's, say.
+        The process; None if the system does not show it, for example because the process belongs to another user.
     """
-    import psutil  # late: every child imports this module, and hardly any finds its port in use
+    import psutil  # imported late: every child imports this module, but few find their port in use
 
     for process in psutil.process_iter():
-        # One by one: macOS shows only root the sockets of all processes at once.
+        # Query each process separately, because on macOS only root can list the sockets of all processes at once.
         with contextlib.suppress(psutil.Error):
             if any(
                 socket.status == psutil.CONN_LISTEN and socket.laddr.port == port

@@ -1,7 +1,7 @@
 """Reads a behavior's agents into columns, in two ways.
 
-``RecordReader`` is the fast one: whole columns at once, whatever the number of agents (see ``core/protobuf.py``).
-``parse_records`` is the general one, for PNG and for unusual senders: protobuf and one agent at a time.
+``RecordReader`` is fast: it reads whole columns at once, regardless of the number of agents (see ``core/protobuf.py``).
+``parse_records`` is general, for PNG and for unusual senders: it uses protobuf and reads one agent at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trajtrainer.envs.unity.proto.communicator_pb2 import PNG, UnityRLOutputProt
 
 MOST_AGENTS = 100_000
 _MOST_FIELDS = 20 * MOST_AGENTS
-_SMALLEST = 2  # bytes of a record or field
+_SMALLEST = 2  # minimum size of a record or field, in bytes
 _RECORD = 1
 # Field numbers of AgentInfoProto and, in its observations, of ObservationProto.
 _ID, _ACTION_MASK, _OBSERVATIONS, _FLOAT_DATA = 10, 11, 13, 4
@@ -53,11 +53,11 @@ AGENT: Schema = {
     _OBSERVATIONS: {_FLOAT_DATA: {1: RAW}},
     _GROUP: NUMBER,
 }
-"""What differs between agents."""
+"""The fields whose values differ between agents."""
 
 
 def check_count(count: int, who: str) -> None:
-    """Reject too many agents in one message.
+    """Check that one message does not contain too many agents.
 
     Raises:
         InvalidDataError: there are more than ``MOST_AGENTS``.
@@ -67,10 +67,10 @@ def check_count(count: int, who: str) -> None:
 
 
 def check_records(data: bytes, behavior: str) -> None:
-    """Reject a serialized list of agents of which protobuf would make millions of objects.
+    """Check that protobuf would not create millions of objects from a serialized list of agents.
 
     Raises:
-        InvalidDataError: there are too many agents, or fields in their records.
+        InvalidDataError: there are too many agents, or too many fields in their records.
     """
     if len(data) <= _SMALLEST * MOST_AGENTS:
         return
@@ -89,21 +89,22 @@ def check_records(data: bytes, behavior: str) -> None:
 
 
 class AgentColumns(Protocol):
-    """What agents sent, by the names of columns."""
+    """The values that agents sent, by column name."""
 
     def __contains__(self, name: str, /) -> bool: ...
     def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
 
 def parse_records(data: bytes, behavior: UnityBehavior) -> StepBatch:
-    """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
+    """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are as the player sent them.
 
     Raises:
-        InvalidDataError: not protobuf, or observations or masks that do not fit what the behavior announced.
+        InvalidDataError: the data is not valid protobuf, or an observation or a mask does not fit what the behavior
+            announced.
     """
     check_records(data, behavior.id)
     try:
-        # Serializing again packs what was sent unpacked and merges what was sent in parts: `bytes` fields need both.
+        # Serializing again packs unpacked fields and merges messages sent in parts. The `bytes` fields need both.
         usual = UnityRLOutputProto.ListAgentInfoProto.FromString(data)
         usual.DiscardUnknownFields()
         agents = list(columnar_pb2.AgentInfoList.FromString(usual.SerializeToString()).value)
@@ -128,7 +129,7 @@ def parse_records(data: bytes, behavior: UnityBehavior) -> StepBatch:
 
 
 def _empty(behavior: UnityBehavior, size: int, num_terminal: int) -> tuple[StepBatch, dict[str, NDArray[Any]]]:
-    """A batch of so many agents, and its columns by name. All but observations are zero."""
+    """Return a batch of ``size`` agents and its columns by name. All columns except the observations are zero."""
     columns: dict[str, NDArray[Any]] = {
         "agent": np.zeros(size, np.int64),
         "reward": np.zeros(size, np.float32),
@@ -143,7 +144,7 @@ def _empty(behavior: UnityBehavior, size: int, num_terminal: int) -> tuple[StepB
 
 
 class AgentError(ValueError):
-    """What an agent sent does not fit its behavior. The message continues "agent 3: ..."."""
+    """An agent's data does not fit its behavior. The message is worded to follow "agent 3: "."""
 
 
 def read_agent(
@@ -153,14 +154,14 @@ def read_agent(
     row: int,
     read: Callable[[columnar_pb2.Observation, UnitySensor], Any] | None = None,
 ) -> None:
-    """Write what one agent sent into a row of columns.
+    """Write one agent's data into a row of the columns.
 
     Args:
-        agent: whose ``bytes`` fields have all its numbers.
-        behavior: of the agent.
-        columns: all zero, with those of every sensor.
-        row: to write.
-        read: an observation; the default is ``read_observation``.
+        agent: the agent, whose ``bytes`` fields must contain all of its numbers.
+        behavior: behavior of the agent.
+        columns: columns to write to, including those of every sensor. They must be all zero.
+        row: row to write to.
+        read: function that reads an observation; the default is ``read_observation``.
 
     Raises:
         AgentError: an observation or a mask does not fit.
@@ -187,10 +188,10 @@ def read_agent(
 
 
 def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor) -> ObservationArray:
-    """One observation of one agent, [*O] of the sensor's own type.
+    """Return one observation of one agent, [*O] of the sensor's dtype.
 
     Raises:
-        PictureError: it does not fit the sensor.
+        PictureError: the observation does not fit the sensor.
     """
     shape = tuple(observation.shape)
     if shape != sensor.wire_shape:
@@ -219,16 +220,16 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
 
 
 class AgentLayout:
-    """Where the values of agents are in records whose first field is an ``AgentInfoProto``.
+    """The positions of agents' values in records whose first field is an ``AgentInfoProto``.
 
     Args:
-        layout: of a record that is valid.
-        behavior: of the agent.
+        layout: layout of a valid record.
+        behavior: behavior of the agent.
         done: whether the agent's episode has ended.
-        interrupted: whether it reached its step limit.
+        interrupted: whether the episode reached its step limit.
 
     Raises:
-        UnusualRecordError: an observation is not in one piece of floats, or a number comes twice.
+        UnusualRecordError: an observation is not a single block of floats, or a number occurs twice.
     """
 
     def __init__(self, layout: Layout, behavior: UnityBehavior, *, done: bool, interrupted: bool) -> None:
@@ -252,7 +253,10 @@ class AgentLayout:
             self._columns.append((sensor_name(number), _observation_reader(sensor), place))
 
     def fill(self, columns: AgentColumns, rows: slice | NDArray[np.int64], records: Bytes) -> None:
-        """Write the values of records u8 [N, L] into these rows of the columns that there are, unless all are zero."""
+        """Write the values of records, u8 [N, L], into these rows of ``columns``, skipping missing columns.
+
+        Values that the records leave out are zero, and are not written.
+        """
         for name, read, place in self._columns:
             if name in columns:
                 columns[name][rows] = read(records, place)
@@ -295,7 +299,7 @@ class RecordReader:
         return AgentLayout(layout, self._behavior, done=done, interrupted=done and bool(agent.interrupted[0]))
 
     def read(self, data: bytes) -> StepBatch:
-        """Read a serialized ``ListAgentInfoProto``. Agent ids are the player's own.
+        """Read a serialized ``ListAgentInfoProto``. Agent ids are as the player sent them.
 
         Raises:
             UnusualRecordError: at least one record is not in the usual form.

@@ -1,7 +1,7 @@
-"""Makes ``mlagents_envs`` work with a current protobuf. Import this before anything of ``mlagents_envs.side_channel``.
+"""Makes ``mlagents_envs`` work with current protobuf versions. Import it before ``mlagents_envs.side_channel``.
 
-The generated modules that mlagents_envs ships do not import under protobuf 4 and newer ("Descriptors cannot be
-created directly"). Ours holds the same messages, so it is registered under each of their names before Python looks
+The generated modules that mlagents_envs ships cannot be imported under protobuf 4 and newer ("Descriptors cannot be
+created directly"). Our module has the same messages, so it is registered under each of their names before Python looks
 for the files. Do not import ``mlagents_envs.environment``: it needs ``distutils``.
 """
 
@@ -39,11 +39,11 @@ _MODULES = (
 
 
 def register() -> None:
-    """Register the module under every name that has not been imported yet. Calling it again changes nothing."""
+    """Register the module under every name that has not been imported yet. Calling it again has no effect."""
     for module in _MODULES:
         name = f"{module}_pb2"
         registered = sys.modules.setdefault(f"{communicator_objects.__name__}.{name}", communicator_pb2)
-        setattr(communicator_objects, name, registered)  # what `import a.b.c as d` looks for
+        setattr(communicator_objects, name, registered)  # `import a.b.c as d` looks for this
 
 
 register()

@@ -1,9 +1,9 @@
-"""A session with one player, from its launch to its end: columns out of it and into it.
+"""A session with one player, from its launch to its exit, that exchanges columns of data with it.
 
 See docs/explanation/mlagents-behavior.md#wire.
 
-Sending and receiving are separate. ``start_reset`` and ``send_actions`` let the player continue and return at once;
-``poll`` and ``receive`` wait for what it sends next. So several players can work while the trainer decides for others.
+Sending and receiving are separate. ``start_reset`` and ``send_actions`` let the player continue and return immediately;
+``poll`` and ``receive`` wait for its next message. This lets several players run while the trainer decides for others.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _CLOSE_GRACE_S = 10.0
 _DEATH_GRACE_S = 2.0
 _ADVICE_CONNECT = (
     "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its "
-    "Behavior Type is Default, and that the com.unity.ml-agents package is installed. Without a screen a build needs "
+    "Behavior Type is Default, and that the com.unity.ml-agents package is installed. Without a display, a build needs "
     "--no-graphics or xvfb. A slow start needs a larger --timeout-wait."
 )
 _ADVICE_ANSWER = (
-    "It may be stuck in an endless loop or wait for input, or no agent asks for decisions any more. A game that needs "
-    "longer for a step needs a larger --timeout-wait."
+    "It may be stuck in an endless loop or waiting for input, or no agent asks for decisions any more. A game whose "
+    "steps take longer needs a larger --timeout-wait."
 )
 
 
 class PlayerConnection(Protocol):
-    """The way to a player: a ``Communicator``, or a player in this process."""
+    """A connection to a player: a ``Communicator``, or a player in this process."""
 
     port: int
 
@@ -66,33 +66,34 @@ class PlayerConnection(Protocol):
 class PlayerSession:
     """One player and its connection.
 
-    The constructor returns when the player has connected and waits for its first reset. The arguments are those of
-    ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api), and ``listen_address`` and
-    ``busy_wait`` (see ``Communicator``), ``connection``, and two about raw images.
+    The constructor returns once the player has connected and waits for its first reset. In addition to the arguments of
+    ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api), there are ``listen_address`` and
+    ``busy_wait`` (see ``Communicator``), ``connection``, ``show_output``, and two arguments for raw images.
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
-        worker_id: counts the players of a run; goes into the port, the log's name and the agent ids.
-        base_port: the port is ``base_port + worker_id``; None means 5005, or 5004 for the Editor; 0 any free port.
-        seed: for the player's random numbers.
+        worker_id: number of the player within a run, which determines its port, log file and agent ids.
+        base_port: the port is ``base_port + worker_id``; None means 5005, or 5004 for the Editor; 0 means any port.
+        seed: seed for the player's random numbers.
         timeout_wait: seconds to wait for the connection and for each answer.
-        additional_args: end of the player's command line.
-        side_channels: channels besides the training analytics.
-        log_folder: where the player writes its log; None for its own choice.
-        num_areas: for the player's TrainingAreaReplicator.
-        connection: to a player that already runs, so that no program is started and no port used.
-        raw_image_order: ``auto``, ``hwc`` or ``chw``, see ``EnvironmentSettings``; a simulation sends ``hwc``.
-        presumed_raw_image_order: for raw images that do not show their order.
-        show_output: pass the player's output on to ours; None does so if debug messages are logged.
+        additional_args: arguments to append to the player's command line.
+        side_channels: channels in addition to the training analytics.
+        log_folder: folder for the player's log; None to let the player choose.
+        num_areas: number of areas for the player's TrainingAreaReplicator.
+        connection: connection to a player that is already running, so that no program is started and no port is used.
+        raw_image_order: ``auto``, ``hwc`` or ``chw``; see ``EnvironmentSettings``. A simulation sends ``hwc``.
+        presumed_raw_image_order: order to assume for raw images that do not show theirs.
+        show_output: pass the player's output through to ours; None does so if debug messages are logged.
 
     Attributes:
-        owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than us for its message.
-        capabilities, package_version: as the player announced them.
-        timeout_wait: as given.
-        raw_image_order: of this player; ``AUTO`` until it has sent raw images from a package since 3.0.
+        owes_answer: True while the player waits for ``start_reset`` or ``send_actions``, False while we wait for it.
+        capabilities, package_version: as announced by the player.
+        timeout_wait: as passed to the constructor.
+        raw_image_order: order of this player's raw images, as set or detected; ``AUTO`` while it is not known, and for
+            packages before 3.0.
 
     Raises:
-        EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
+        EnvironmentFaultError: the player cannot be started, never connects, or has an incompatible API version.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class PlayerSession:
     ) -> None:
         if file_name is None and worker_id != 0:
             raise LaunchError(
-                "Without a build to launch the Editor is the environment, and there is only one: worker 0."
+                "Without a build to launch, the Editor is the environment, and there is only one: worker 0."
             )
         self.raw_image_order = _image_order(raw_image_order, file_name)
         self._search: OrderSearch | None = OrderSearch(
@@ -142,7 +143,7 @@ class PlayerSession:
         self._waited_s = 0.0
         self._specs: dict[str, BehaviorSpec] = {}
         self._encoders: dict[str, encode.ActionEncoder] = {}
-        self._steps: dict[str, StepBatch] = {}  # with all ends of an agent; events have only the first
+        self._steps: dict[str, StepBatch] = {}  # includes repeated ends of an agent, which events leave out
         self._first_ends = FirstEnds()
         if base_port is None:
             base_port = EDITOR_PORT if command is None else BASE_PORT
@@ -188,7 +189,7 @@ class PlayerSession:
         return self._communicator.port
 
     def start_reset(self) -> None:
-        """Tell the player to start new episodes everywhere, and send what waits in the side channels.
+        """Tell the player to start new episodes everywhere, and send the messages queued in the side channels.
 
         Raises:
             EnvironmentFaultError: the player is gone.
@@ -199,16 +200,16 @@ class PlayerSession:
     def send_actions(self, actions: Mapping[str, ActionBatch]) -> None:
         """Answer the agents that asked for a decision in the last event, in their order, and let the player continue.
 
-        A behavior may be absent. If its agents asked for a decision, they get zeros.
+        A behavior may be left out. If its agents asked for a decision, they get zeros.
 
         Raises:
-            ActionError: actions that do not fit the agents or the action space.
+            ActionError: the actions do not fit the agents or the action space.
             EnvironmentFaultError: the player is gone.
         """
         self.send({name: (batch.env_continuous, batch.discrete) for name, batch in actions.items()})
 
     def send(self, actions: Mapping[str, tuple[FloatArray, IntArray]]) -> None:
-        """Do what ``send_actions`` does, with continuous f32 [N, C] and discrete i32 [N, K] actions."""
+        """Do the same as ``send_actions``, given continuous f32 [N, C] and discrete i32 [N, K] actions."""
         for name in actions.keys() - self._steps.keys():
             if len(actions[name][0]):
                 raise ActionError(f"There are actions for {name!r}, but none of its agents asked for a decision.")
@@ -232,11 +233,11 @@ class PlayerSession:
         """Wait for the player's next message.
 
         Returns:
-            None if none has come after ``timeout_s`` seconds.
+            The event; None if no message arrived within ``timeout_s`` seconds.
 
         Raises:
             EnvironmentFaultError: the player died, quit, or has not answered after ``timeout_wait`` seconds of waiting.
-            InvalidDataError: it sent what cannot be used.
+            InvalidDataError: the player sent unusable data.
         """
         self._check_usable()
         if self.owes_answer:
@@ -250,7 +251,7 @@ class PlayerSession:
                 raise self._lost(fault) from None
             if data is None:
                 self._check_alive()
-                # Only time spent in here counts as waiting: the player may idle while others learn.
+                # Only time spent in this method counts as waiting, because the trainer may be learning in between.
                 self._waited_s += time.monotonic() - begin_s
                 if timeout_s is not None and timeout_s < remaining_s:
                     return None
@@ -261,27 +262,27 @@ class PlayerSession:
                 return event
 
     def receive(self) -> EnvironmentEvent:
-        """Wait for the player's next message as long as ``timeout_wait`` allows. Raises what ``poll`` raises."""
+        """Wait for the player's next message for up to ``timeout_wait`` seconds. Raises what ``poll`` raises."""
         event = self.poll()
         if event is None:
             raise AssertionError("poll without a limit returns an event or raises")
         return event
 
     def close(self) -> None:
-        """Make the player quit, end it if it does not, and free the port. May be called again."""
+        """Make the player quit, terminate it if it does not, and free the port. May be called more than once."""
         if self._is_closed:
             return
         self._is_closed = True
         atexit.unregister(self.close)
         self._communicator.say_goodbye()
         if self._process is not None:
-            # A player that never connected does not hear the goodbye.
+            # A player that never connected does not receive the goodbye.
             is_deaf = isinstance(self._fault, PlayerTimeoutError) or not self._has_connected
             self._process.stop(0.0 if is_deaf else min(self.timeout_wait, _CLOSE_GRACE_S))
         self._communicator.close()
 
     def kill(self) -> None:
-        """End the player at once and do not wait for it. Takes no lock; ``close`` may follow."""
+        """Kill the player without waiting for it. Takes no lock; ``close`` may still be called afterwards."""
         if self._process is not None:
             self._process.kill()
 
@@ -307,11 +308,11 @@ class PlayerSession:
                 "The player does not announce the base capabilities of an ML-Agents player. Update its package."
             )
         self._answer(encode.initialization(seed, num_areas))
-        # The player's second message is empty except for side channels. The first reset is its answer.
+        # The player's second message contains only side channel data, and the first reset answers it.
         second = self._receive_first("stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True
 
-        # Only images of packages since 3.0 have to show their order, and only if the settings do not say it.
+        # The order has to be detected only for packages since 3.0, and only if it is not set.
         order = picture_order(announced.package_version)
         if order is not PictureOrder.ANNOUNCED_CHANNELS_FIRST:
             self.raw_image_order, self._search = RawImageOrder.AUTO, None
@@ -326,7 +327,7 @@ class PlayerSession:
         return announced
 
     def _receive_first(self, failure: str, advice: str) -> bytes:
-        """The next message of the handshake."""
+        """Wait for the next message of the handshake."""
         try:
             data = self._communicator.receive(self.timeout_wait)
         except PlayerQuitError as fault:
@@ -336,7 +337,7 @@ class PlayerSession:
         return data
 
     def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
-        """The error for a player that sends nothing."""
+        """Return the error for a player that sends nothing."""
         self._check_alive()
         log = self._process.last_words() if self._process is not None else "See the Editor's console."
         return self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
@@ -348,7 +349,7 @@ class PlayerSession:
             )
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """The error for a lost connection. If the player has died, how it ended says more."""
+        """Return the error for a lost connection. If the player has died, raise the error that says how."""
         if self._process is not None and self._process.wait(_DEATH_GRACE_S):
             self._check_alive()
         return self._failed(fault)
@@ -369,7 +370,7 @@ class PlayerSession:
             raise self._lost(fault) from None
 
     def _event(self, data: bytes) -> EnvironmentEvent | None:
-        """The event of a message; None if it only showed images, in which case the player was answered."""
+        """Return the event of a message; None if only its images were needed and it has already been answered."""
         self.owes_answer = True
         try:
             message = self._decoder.decode(data)
@@ -403,10 +404,11 @@ class PlayerSession:
     def _look_at_images(
         self, search: OrderSearch, message: decode.DecodedMessage, data: bytes
     ) -> decode.DecodedMessage:
-        """Find out the order of raw images when they show it. Return the message, decoded again if the order was wrong.
+        """Detect the order of raw images. Return the message, decoded again if the order was wrong.
 
-        At the start of a run, messages whose images do not show it are held back: the player continues with the first
-        allowed actions, and is reset when the order is known. In the middle of an episode nothing can be held back.
+        After a reset, messages whose images do not show their order are held back: the player continues with the first
+        allowed actions, and is reset again when the order is known. In the middle of an episode, no message can be held
+        back.
         """
         search.look(self._decoder.raw_images(message.steps))
         if not search.is_over and (self._is_reset or self._is_showing_images):
@@ -419,10 +421,10 @@ class PlayerSession:
         return message
 
     def _answer_unseen(self) -> None:
-        """Answer a message that no one sees: let the player show more images or, if it has shown enough, reset it."""
+        """Answer a message that was held back: let the player show more images or, if it has shown enough, reset it."""
         if self._search is None:
             self._is_showing_images = False
-            self._decoder.start_over(self._decoder.order)  # so that what was new in those messages is new once more
+            self._decoder.start_over(self._decoder.order)  # so that what was new in those messages is new again
             self.start_reset()
             return
         chosen = {}

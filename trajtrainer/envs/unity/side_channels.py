@@ -1,8 +1,8 @@
-"""Side channels: what a trainer and a game exchange in addition to observations and actions.
+"""Side channels: data that a trainer and a game exchange in addition to observations and actions.
 
 See docs/explanation/mlagents-behavior.md#side-channels.
 
-The channels are the classes of ``mlagents_envs``, so users can add their own.
+The channels are classes of ``mlagents_envs``, so users can add their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trajtrainer.core.errors import InvalidDataError, SettingsError
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.core.version import __version__
-from trajtrainer.envs.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
+from trajtrainer.envs.unity import registration  # noqa: F401  (mlagents_envs.side_channel fails to import without it)
 from trajtrainer.envs.unity.faults import SideChannelError
 from trajtrainer.envs.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
 from trajtrainer.settings import environment
@@ -59,15 +59,15 @@ __all__ = [
 _LOGGER = logging.getLogger(__name__)
 _ID_SIZE = 16
 _MOST_UNKNOWN = 16
-# A thousand agents may report a hundred statistics each.
+# Enough for a thousand agents that report a hundred statistics each.
 _MOST_FRAMES = 100_000
 _LENGTH = struct.Struct("<i")
 ANALYTICS_ID = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 _ANALYTICS_KEY = b"unity.ml-agents"
-# Of this package's own; docs/measure/evaluation.md#video says how a game sends on it.
+# The channel exists only in this package. For how a game uses it, see docs/measure/evaluation.md#video.
 PICTURES_ID = uuid.UUID("5a6f1d5e-6f0c-4c43-9a3e-2f6f0f7f6b1d")
 _LARGEST_SIDE = 4096
-# Known channels that many games use and few programs read: not worth a warning.
+# Known channels that many games use but few programs read, so they are not worth a warning.
 _UNREAD = {
     StatsSideChannel().channel_id.bytes_le: "The game reports statistics (StatsRecorder), which are ignored. To read "
     "them, pass a StatsSideChannel of trajtrainer.side_channels in side_channels.",
@@ -76,10 +76,10 @@ _UNREAD = {
 
 
 class SideChannels:
-    """The channels of one player.
+    """The side channels of one player.
 
     Raises:
-        SideChannelError: two channels of one id.
+        SideChannelError: two channels have the same id.
     """
 
     def __init__(self, channels: Iterable[SideChannel]) -> None:
@@ -98,11 +98,11 @@ class SideChannels:
         return channel_id.bytes_le in self._channels
 
     def mute(self, channel_id: uuid.UUID) -> None:
-        """Drop what the channel sends, now and later: the player would not know it."""
+        """Discard what the channel sends, now and later, because the player does not expect it."""
         self._muted.add(channel_id.bytes_le)
 
     def take_outgoing(self) -> bytes:
-        """Remove everything that waits to be sent, as the frames of one message."""
+        """Remove everything that is queued for sending, and return it as the frames of one message."""
         frames = bytearray()
         for channel_id, channel in self._channels.items():
             if channel.message_queue:
@@ -113,10 +113,10 @@ class SideChannels:
         return bytes(frames)
 
     def receive(self, data: bytes) -> None:
-        """Hand the frames of a player's message to their channels.
+        """Pass the frames of a player's message to their channels.
 
         Raises:
-            InvalidDataError: truncated frames, or content that a channel cannot read.
+            InvalidDataError: a frame is truncated, or a channel cannot read its content.
         """
         for channel_id, payload in _frames(data):
             channel = self._channels.get(channel_id)
@@ -161,7 +161,7 @@ def _frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class StatisticsChannel(StatsSideChannel):
-    """Receives what a game reports through ``StatsRecorder``, in order."""
+    """Receives the statistics that a game reports through ``StatsRecorder``, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,13 +171,13 @@ class StatisticsChannel(StatsSideChannel):
         self._statistics.append(Statistic(msg.read_string(), msg.read_float32(), Aggregation(msg.read_int32())))
 
     def take(self) -> list[Statistic]:
-        """Everything since the last call."""
+        """Return the statistics received since the last call."""
         statistics, self._statistics = self._statistics, []
         return statistics
 
 
 class TrainingAnalyticsChannel(SideChannel):
-    """Tells the Editor about the training. Only for players that announce the capability, and from worker 0 only."""
+    """Tells the Editor about the training. Used only for players with this capability, and only by worker 0."""
 
     def __init__(self) -> None:
         super().__init__(ANALYTICS_ID)
@@ -187,7 +187,7 @@ class TrainingAnalyticsChannel(SideChannel):
         raise UnityCommunicationException("the training analytics go to the player only")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
-        """Send ``message``, or by default what a user of the low-level API sends."""
+        """Send ``message``, or by default the one for users of the low-level API."""
         version = sys.version_info
         self._queue(
             message
@@ -216,7 +216,7 @@ class TrainingAnalyticsChannel(SideChannel):
 
 
 class PicturesChannel(SideChannel):
-    """Receives pictures for people that a player sends: PNG or JPEG files, one in each message.
+    """Receives pictures that a player sends for people to watch: PNG or JPEG files, one per message.
 
     Args:
         take: called with each picture, u8 [height, width, 3].
@@ -230,7 +230,7 @@ class PicturesChannel(SideChannel):
         """Decode a picture.
 
         Raises:
-            ValueError: not a picture, or one larger than any screen.
+            ValueError: the content is not a picture, or the picture is larger than any screen.
         """
         try:
             with Image.open(io.BytesIO(msg.get_raw_bytes()), formats=["PNG", "JPEG"]) as image:
@@ -241,13 +241,13 @@ class PicturesChannel(SideChannel):
                 frame = np.asarray(image.convert("RGB"))
         except ValueError:
             raise
-        except Exception as error:  # whatever Pillow's parsers meet in a damaged file
+        except Exception as error:  # Pillow's parsers raise all kinds of errors for a damaged file
             raise ValueError(f"a picture that cannot be decoded ({error})") from error
         self._take(frame)
 
 
 def queue_engine(channel: EngineConfigurationChannel, settings: environment.EngineSettings) -> None:
-    """Queue the messages of the engine's settings."""
+    """Queue the messages that set the engine settings."""
     channel.set_configuration_parameters(
         width=settings.width,
         height=settings.height,
@@ -262,7 +262,7 @@ def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: en
     """Queue an environment parameter: a number, or a sampler that the player draws from.
 
     Raises:
-        SettingsError: a name that is not ASCII, or numbers that float32 or int32 do not hold.
+        SettingsError: the name is not ASCII, or a number does not fit into float32 or int32.
     """
     try:
         match sampler:
@@ -282,10 +282,10 @@ def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: en
 
 
 class RunAnalytics(TrainingAnalyticsChannel):
-    """Reports a run, and each behavior once, when it is announced: its trainer starts then.
+    """Reports a run, and each behavior once, when it is announced and its trainer starts.
 
     Args:
-        run: settings. ``torch_settings.device`` is reported as the device.
+        run: settings of the run. ``torch_settings.device`` is reported as the device.
     """
 
     def __init__(self, run: RunSettings) -> None:
@@ -305,21 +305,21 @@ class RunAnalytics(TrainingAnalyticsChannel):
         )
 
     def announce(self, behavior_ids: Iterable[str]) -> None:
-        """Report those that were not reported before. Teams are one behavior."""
+        """Report the behaviors that have not been reported before. All teams count as one behavior."""
         run = self._run
         for behavior_id in behavior_ids:
             name = BehaviorId.parse(behavior_id).name
             if name in self._reported:
                 continue
             self._reported.add(name)
-            # Unlike RunSettings.for_behavior this does not complain about a behavior that is missing: the run does.
+            # Unlike RunSettings.for_behavior, this does not complain about a missing behavior, because the run does so.
             settings = run.behaviors.get(name, run.default_settings)
             if settings is not None or not run.behaviors_required:
                 self.behavior_initialized(_behavior(name, settings or TrainerSettings(), run))
 
 
 def _version(package: str) -> str:
-    """A package's version, without importing it: worker processes do not need torch."""
+    """Return a package's version without importing it, because worker processes do not need torch."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,9 +1,9 @@
-"""Ends processes, and removes folders, when this process ends: even by SIGKILL, and even if their code is stuck.
+"""Kills processes and removes folders when this process ends, even by SIGKILL and even if the processes are stuck.
 
-On POSIX systems a guard is a shell that waits for the end of a pipe that this process holds open. Whatever kills this
-process closes the pipe, and the shell then acts. (The kernel's own signal on a parent's death, PR_SET_PDEATHSIG, is
+On POSIX systems, a guard is a shell that waits for a pipe, held open by this process, to close. However this process
+dies, the pipe closes and the shell acts. (The kernel's own signal for the death of a parent, PR_SET_PDEATHSIG, is
 already sent when the thread that started the child ends, and needs code between fork and exec, which is unsafe next to
-gRPC's threads.) On Windows a job object does the same for processes.
+gRPC's threads.) On Windows, a job object does the same for processes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if sys.platform == "win32":
 _LOGGER = logging.getLogger(__name__)
 
 GRACE_S = 1
-"""How long a process that is killed may take to end what it has started."""
+"""Seconds that a process gets to shut down what it has started before it is killed."""
 
-# Arguments: the process group, the signal that asks it to end (0 for none), and the seconds it then has.
-# A line on the pipe has other seconds. The leader may not have made its group yet.
+# Arguments: the process group, the signal that asks it to exit (0 for none), and the seconds it then has to do so.
+# A line on the pipe overrides the seconds. The leader is also killed by its own id, because it may not have created its
+# group yet.
 _END_GROUP = """
 read -r seconds || seconds=$3
 kill -s "$2" -- "-$1"
@@ -38,7 +39,7 @@ done
 kill -s KILL -- "-$1"
 kill -s KILL "$1"
 """
-# Players write to the folder until their own guards have ended them.
+# Players may write to the folder until their own guards have killed them, so it is removed twice.
 _REMOVE_FOLDER = """
 read -r word
 rm -rf -- "$1"
@@ -48,14 +49,14 @@ rm -rf -- "$1"
 
 
 class Guard:
-    """Ends a process, and all that it has started in its process group, when this process ends.
+    """Kills a process, and everything it has started in its process group, when this process ends.
 
     Args:
-        pid: of a process that leads a process group of its own, or is about to. Wait for the process's end only before
-            ``release``, so that the number is not reused.
-        title: of the process, for the log.
-        asks: ask the process to end by SIGTERM, for one that does not notice by itself that this process is gone.
-        grace_s: how long it may take to end by itself after the end of this process. On Windows it has no time.
+        pid: id of a process that leads its own process group, or is about to. Call ``release`` soon after the process
+            has been waited for, because its id may then be reused.
+        title: name of the process, for the log.
+        asks: whether to send SIGTERM first, for a process that does not notice by itself that this one is gone.
+        grace_s: seconds that the process has to exit by itself after this process ends. On Windows, it has none.
     """
 
     def __init__(self, pid: int, title: str, *, asks: bool = False, grace_s: int = GRACE_S) -> None:
@@ -73,14 +74,14 @@ class Guard:
             )
 
     def end(self) -> None:
-        """Kill them in ``GRACE_S`` seconds, without waiting. Takes no lock, so signal handlers may call it."""
+        """Let the guard kill the processes in ``GRACE_S`` seconds. Takes no lock, so signal handlers may call it."""
         if sys.platform == "win32":
             self.kill()
         elif self._shell is not None:
             self._shell.write(f"{GRACE_S}\n".encode())
 
     def kill(self) -> None:
-        """Kill them at once, without waiting. Takes no lock, so signal handlers may call it."""
+        """Kill the processes immediately, without waiting. Takes no lock, so signal handlers may call it."""
         if sys.platform != "win32":
             with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses if only zombies are left
                 os.killpg(self._pid, signal.SIGKILL)
@@ -88,7 +89,7 @@ class Guard:
             self._job.kill()
 
     def release(self) -> None:
-        """Dismiss the guard, because the process has ended."""
+        """Dismiss the guard after the process has ended."""
         if sys.platform == "win32":
             if self._job is not None:
                 self._job.release()
@@ -98,7 +99,7 @@ class Guard:
 
 @contextlib.contextmanager
 def guarded_folder(path: Path) -> Iterator[None]:
-    """Remove a folder if this process is killed before the end of the block. Windows leaves it."""
+    """Remove a folder if this process is killed before the end of the block. On Windows, the folder is left behind."""
     with contextlib.ExitStack() as stack:
         if sys.platform != "win32":
             with contextlib.suppress(OSError):
@@ -126,7 +127,7 @@ class _Shell:
         self._pipe = self._process.stdin
 
     def write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # something else may have killed the shell; it was dismissed
+        with contextlib.suppress(OSError, ValueError):  # the shell may have been killed or dismissed
             self._pipe.write(line)
 
     def dismiss(self) -> None:

@@ -1,6 +1,7 @@
-"""Messages between a process and its child: one byte for the kind and, usually, a pickled object. Logs use them, too.
+"""Messages between a process and its child: one byte for the kind and, usually, a pickled object.
 
-Large data goes through shared memory instead. Both ends run the same version of this package.
+Log records are sent as messages, too. Large data goes through shared memory instead. Both ends run the same version
+of this package.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ else:
 
     Pipe = Connection
 
-# Kinds that all kinds of children share.
+# Message kinds that all types of child processes use.
 END = b"X"  # to a child: shut down
 CONNECTED = b"c"  # the child is ready
 FAULT = b"f"  # the error that ended its task
@@ -34,7 +35,7 @@ LOG = b"l"  # a log record
 
 
 class ChildBugError(RuntimeError):
-    """A child raised an error that no user can cause: a bug. The message ends with its traceback."""
+    """A child raised an error that no user can cause, which is a bug. The message ends with its traceback."""
 
 
 class LockedPipe:
@@ -61,18 +62,18 @@ def post(connection: Pipe, kind: bytes, *content: object) -> None:
 
 
 def read(connection: Pipe) -> tuple[bytes, Any]:
-    """Wait for a message; return its kind and content, None if it has none.
+    """Wait for a message. Return its kind and its content (None if there is no content).
 
     Raises:
         EOFError, OSError: the other end is gone.
     """
     message = connection.recv_bytes()
-    # Safe to unpickle: it comes from our own process, over a pipe that no other process holds.
+    # Safe to unpickle: the data comes from our own process, over a pipe that no other process has open.
     return message[:1], pickle.loads(message[1:]) if len(message) > 1 else None  # noqa: S301
 
 
 def portable(error: Exception) -> Exception:
-    """A picklable form of ``error``: the error itself if a user can cause it, otherwise its traceback."""
+    """Return a picklable form of ``error``: the error itself if a user can cause it, otherwise its traceback."""
     if isinstance(error, TrajtrainerError):
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301
@@ -96,7 +97,7 @@ class _LogForwarder(logging.Handler):
 
 
 def forward_log(post: Callable[[bytes, object], None], level: int) -> None:
-    """Send this package's log to the parent, and nowhere else. Any thread may call ``post``."""
+    """Send this package's log to the parent and nowhere else. ``post`` may be called from any thread."""
     logger = logging.getLogger("trajtrainer")
     logger.setLevel(level)
     logger.propagate = False
@@ -104,7 +105,7 @@ def forward_log(post: Callable[[bytes, object], None], level: int) -> None:
 
 
 def relay_log(fields: dict[str, Any], source: str, prefix_from: int = logging.WARNING) -> None:
-    """Log a child's record in this process. Records of level ``prefix_from`` or higher begin with ``source``."""
+    """Log a child's record in this process. Records of level ``prefix_from`` or higher are prefixed with ``source``."""
     if fields["levelno"] >= prefix_from:
         fields["msg"] = f"{source}: {fields['msg']}"
     record = logging.makeLogRecord(fields)

@@ -1,8 +1,9 @@
-"""Child processes: how a parent starts one, talks to it and ends it, and what the child does first.
+"""Child processes: how a parent starts, talks to and shuts down a child, and what the child does first.
 
-Two pipes connect them. Messages go through one in both directions. The other, the lifeline, carries nothing: the child
-only waits for its end, and exits when the parent closes it or dies. If its interpreter does not react, such as in a
-function of C that does not return, a guard kills it. So no child outlives its parent.
+Two pipes connect parent and child. Messages go through one of them in both directions. The other, the lifeline, carries
+nothing: the child only waits for it to close, and exits when the parent closes it or dies. If the child's interpreter
+does not react, for example in a C function that does not return, a guard kills the child. So no child outlives its
+parent.
 """
 
 from __future__ import annotations
@@ -32,18 +33,21 @@ _JOIN_S = 5.0
 
 
 class ChildDiedError(EnvironmentFaultError):
-    """A child process ended, or stopped answering."""
+    """A child process died or stopped responding."""
 
 
 class ChildProcess:
     """A process that runs ``target(task, pipe, lifeline)``; ``target`` and ``task`` must be picklable.
 
     Args:
-        target, task, name: of the process.
-        title: its name in the message about its end, such as ``process of actor 3``.
-        log_as: prefix of its log records of level ``log_from`` or higher, such as ``Actor 3``.
-        daemon: whether multiprocessing ends it with its parent. A daemon cannot have multiprocessing children itself.
-        grace_s: how long it may take to end by itself when its parent is gone.
+        target: function to run in the process.
+        task: argument of ``target``.
+        name: name of the process for multiprocessing.
+        title: name of the process in the message about its end, such as ``process of actor 3``.
+        log_as: prefix for its log records of level ``log_from`` or higher, such as ``Actor 3``.
+        daemon: whether multiprocessing terminates it together with its parent. A daemon cannot have multiprocessing
+            children itself.
+        grace_s: seconds that it has to exit by itself when its parent is gone.
     """
 
     def __init__(
@@ -79,19 +83,19 @@ class ChildProcess:
         return None if self._process is None else self._process.pid
 
     def post(self, kind: bytes, *content: object) -> None:
-        """Send a message. If the process is gone, nothing happens: reading its pipe will show that."""
+        """Send a message. Does nothing if the process is gone, because reading its pipe will show that."""
         with contextlib.suppress(OSError):
             messages.post(self.pipe, kind, *content)
 
     def has_unread(self, timeout_s: float = 0.0) -> bool:
-        """Wait until there is something to read: a message, or the end of the pipe."""
+        """Return whether a message or the end of the pipe can be read within ``timeout_s`` seconds."""
         try:
             return self.pipe.poll(timeout_s)
         except OSError:
             return True
 
     def read(self) -> tuple[bytes, Any] | None:
-        """Wait for the next message. None stands for a log record, which has been logged.
+        """Wait for the next message. Return None for a log record, which is logged here.
 
         Raises:
             EOFError, OSError: the process has ended.
@@ -115,7 +119,7 @@ class ChildProcess:
         self.bury()
 
     def kill(self) -> None:
-        """End the process and its children without waiting. Quick and takes no lock, so signal handlers may call it."""
+        """Kill the process and its children without waiting. Fast and takes no lock, so signal handlers may call it."""
         with contextlib.suppress(OSError):
             self._lifeline.close()
         self._guard.end()
@@ -124,13 +128,14 @@ class ChildProcess:
         """Wait for the process to end, kill it after ``timeout_s`` seconds, and free its resources.
 
         Returns:
-            How it ended, for the sentence "The process ...".
+            A description of how it ended, for the sentence "The process ...".
         """
         process, self._process = self._process, None
         if process is None:
             return "is gone"
         wait([process.sentinel], timeout_s)
-        # Before ``join``, after which its id may belong to another process. What it has started ends with it.
+        # Kill before ``join``, after which the id may belong to another process. What the process has started is
+        # killed, too.
         self._guard.kill()
         process.kill()
         process.join()
@@ -146,21 +151,21 @@ class ChildProcess:
 
 
 def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[Key]:
-    """Wait until a message or the end of a process can be read from any of these pipes; return the keys of those."""
+    """Wait until any of these pipes has a message or has been closed, and return the keys of those pipes."""
     if not pipes:
-        time.sleep(timeout_s)  # all are down, and the next restart is due then
+        time.sleep(timeout_s)  # all processes are down, and the next restart is due after this time
         return []
     try:
         return [pipes[pipe] for pipe in wait(list(pipes), timeout_s)]  # type: ignore[index]
-    except InterruptedError:  # Windows: a signal came, and its handler has run
+    except InterruptedError:  # Windows: a signal arrived, and its handler has run
         return []
 
 
 def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: int, kill: Callable[[], object]) -> None:
-    """Set up a process that ``ChildProcess`` has started; the child calls this first.
+    """Set up a process that ``ChildProcess`` has started. The child calls this first.
 
-    Its log goes to its parent. When the parent is gone or closes the lifeline, ``kill`` is called and the process exits
-    at once.
+    The log of the process goes to its parent. When the parent dies or closes the lifeline, ``kill`` is called and the
+    process exits immediately.
     """
     messages.forward_log(pipe.post, log_level)
     lead_process_group()
@@ -170,20 +175,22 @@ def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: i
             lifeline.recv_bytes()
         with contextlib.suppress(Exception):
             kill()
-        # ``kill`` does not know a player that is still starting, but that player's guard ends it.
+        # ``kill`` does not know about a player that is still starting, but the player's guard kills it.
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
 def lead_process_group() -> None:
-    """Leave the process group of the parent, which alone decides what to do about a signal to it, such as Ctrl-C.
+    """Leave the parent's process group, so that only the parent decides how to handle a signal such as Ctrl-C.
 
-    The child can then be killed with all that it starts. On Windows, Ctrl-C still reaches it, and it ignores that.
+    The child can then be killed together with everything it starts. On Windows, Ctrl-C still reaches the child, which
+    ignores it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
-        # Not a session of its own: Linux may schedule each session as a whole, and then low priorities have no effect.
+        # Do not create a new session: Linux may schedule each session as a whole, and low priorities then have no
+        # effect.
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
@@ -205,8 +212,8 @@ def _interrupts_blocked() -> Iterator[None]:
 def without_main_module() -> Iterator[None]:
     """Keep multiprocessing from importing the user's script in a new process.
 
-    A child needs nothing from it. A script without ``if __name__ == "__main__"`` would start child after child, and a
-    script that imports torch would cost each child that memory.
+    A child needs nothing from the script. A script without ``if __name__ == "__main__"`` would start child after child,
+    and one that imports torch would cost each child the memory for it.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

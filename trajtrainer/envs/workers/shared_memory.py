@@ -1,6 +1,6 @@
 """Memory that two processes share, and blocks of it that carry bytes from one process to the other.
 
-On Linux it is an unnamed file in memory (memfd), which the other process opens through ``/proc``. Unlike
+On Linux, it is an unnamed file in memory (memfd), which the other process opens through ``/proc``. Unlike
 ``multiprocessing.shared_memory``, it needs no cleanup process, is not subject to the size limit of ``/dev/shm`` (64 MB
 in Docker), and leaves nothing behind when either process is killed.
 """
@@ -24,7 +24,7 @@ from trajtrainer.core.errors import EnvironmentFaultError
 
 
 class MemoryAddress(NamedTuple):
-    """Where another process finds the memory."""
+    """Name and size of shared memory, with which another process can open it."""
 
     name: str
     size: int
@@ -34,10 +34,10 @@ class SharedMemory:
     """Memory that one process creates and another opens.
 
     The creator unlinks the name as soon as the other process has opened it. The memory is freed once both processes
-    have closed it or died, and no array over it is left.
+    have closed it or died, and no views of it are left.
 
     Attributes:
-        buffer: u8 [size]. Arrays over it keep the memory alive, even after ``close``.
+        buffer: u8 [size]. Views of it keep the memory alive, even after ``close``.
     """
 
     def __init__(self, name: str, memory: mmap.mmap, unlink: Callable[[], None] | None = None) -> None:
@@ -47,7 +47,7 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int) -> SharedMemory:
-        """Create ``size`` zero bytes.
+        """Create memory of ``size`` zero bytes.
 
         Raises:
             EnvironmentFaultError: the system does not have that much memory left.
@@ -56,17 +56,17 @@ class SharedMemory:
             return cls(*_create(size))
         except OSError as error:
             raise EnvironmentFaultError(
-                f"There is no room for the {size} bytes of shared memory that pass on an environment's observations: "
+                f"There is no room for {size} bytes of shared memory, which an environment's observations need: "
                 f"{error.strerror or error}. Use fewer environments (--num-envs), or a machine with more memory."
             ) from error
 
     @classmethod
     def open(cls, address: MemoryAddress) -> SharedMemory:
-        """Open memory of another process. Raises ``OSError`` if it is gone or unlinked."""
+        """Open the memory of another process. Raises ``OSError`` if it is gone or unlinked."""
         return cls(address.name, _open(*address))
 
     def unlink(self) -> None:
-        """Free the name. Does nothing on the second call, or in the process that opened the memory."""
+        """Release the name. Does nothing on the second call, or in the process that opened the memory."""
         unlink, self._unlink = self._unlink, None
         if unlink is not None:
             unlink()
@@ -97,7 +97,7 @@ else:
             file, name = tempfile.mkstemp(prefix="trajtrainer-")
 
         def unlink() -> None:
-            os.close(file)  # frees a memfd's name; a temporary file has to be removed as well
+            os.close(file)  # releases a memfd's name; a temporary file also has to be removed
             if not name.startswith("/proc/"):
                 with contextlib.suppress(OSError):
                     os.unlink(name)
@@ -118,7 +118,7 @@ else:
 
 
 class BlockPlace(NamedTuple):
-    """How the reader finds a block: its number and, if its memory is new to the reader, the address."""
+    """Number of a block and, if its memory is new to the reader, its address."""
 
     number: int
     address: MemoryAddress | None
@@ -149,7 +149,7 @@ class Blocks:
                 self._blocks[number].close()
             else:
                 number = len(self._blocks)
-            # Half as much again, as sizes vary.
+            # Allocate 50% more than needed, because sizes vary.
             block = self._blocks[number] = SharedMemory.create(size + size // 2)
         return block.buffer[:size], BlockPlace(number, block.address)
 
@@ -166,13 +166,13 @@ class Blocks:
 
 
 class OpenedBlocks:
-    """The reader's end."""
+    """The reader's end: opens the blocks that the writer has created."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, SharedMemory] = {}
 
     def buffer(self, place: BlockPlace) -> NDArray[np.uint8]:
-        """All bytes of a block. Raises ``OSError`` if the writer died and the block is gone."""
+        """Return all bytes of a block. Raises ``OSError`` if the writer died and the block is gone."""
         number, address = place
         if address is not None:
             memory = SharedMemory.open(address)

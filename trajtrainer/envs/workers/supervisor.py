@@ -1,11 +1,11 @@
-"""Which members of a group are working, and when a failed member is restarted.
+"""Tracks which members of a group are working, and decides when a failed member is restarted.
 
     DOWN --start_due--> STARTING --ready--> READY --working--> WORKING
       ^                    |                  ^      ready        |
       |                    |                  +-------------------+
       +------failed--------+------------------+-------------------+------failed, leave_out--> OUT
 
-A supervisor knows only numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor),
+A supervisor only knows numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor),
 how to start it, and how to talk to it.
 """
 
@@ -25,8 +25,8 @@ _LOGGER = logging.getLogger(__name__)
 UNLIMITED = -1
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 30.0
-# After this much work, the next delay is the shortest again, however long the last one was. If longer delays required
-# more work first, a member that crashes every few seconds would soon do nothing but wait.
+# After this much work, the next delay is the shortest again, no matter how long the last one was. If longer delays
+# required more work first, a member that crashes every few seconds would soon spend all its time waiting.
 RECOVERED_S = 5.0
 
 
@@ -35,7 +35,7 @@ class RestartQuota:
 
     It allows ``max_lifetime_restarts`` per run, and ``restarts_rate_limit_n`` within any
     ``restarts_rate_limit_period_s`` seconds; -1 means no limit. Each delay is twice the last, unless the member worked
-    well in between. So a member that never comes up costs little, and one that crashes now and then is back at once.
+    well in between. Thus, a member that never comes up costs little, and one that crashes occasionally is back quickly.
     """
 
     def __init__(self, settings: EnvironmentSettings) -> None:
@@ -47,7 +47,7 @@ class RestartQuota:
         self.used = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """Why a restart is not allowed now, as part of a message; None if it is allowed."""
+        """Return why a restart is not allowed now, as part of a message; None if it is allowed."""
         if self._lifetime != UNLIMITED and self.used >= self._lifetime:
             return f"it has already been restarted {self.used} times (max_lifetime_restarts: {self._lifetime})"
         self._recent = [then_s for then_s in self._recent if now_s - then_s < self._period_s]
@@ -59,7 +59,7 @@ class RestartQuota:
         return None
 
     def grant(self, now_s: float, worked_s: float) -> float:
-        """Count a restart of a member that has worked for ``worked_s``; return the delay before it, in seconds."""
+        """Count a restart of a member that worked for ``worked_s`` seconds. Return the delay before it, in seconds."""
         self.used += 1
         if self._rate != UNLIMITED:
             self._recent.append(now_s)
@@ -69,13 +69,13 @@ class RestartQuota:
 
 
 class Phase(enum.Enum):
-    """What a member is doing."""
+    """The state of a member."""
 
     STARTING = enum.auto()
     READY = enum.auto()  # it waits for its owner
     WORKING = enum.auto()  # its owner waits for it
-    DOWN = enum.auto()  # it starts at ``start_s``
-    OUT = enum.auto()  # it never starts again
+    DOWN = enum.auto()  # it will start at ``start_s``
+    OUT = enum.auto()  # it will never start again
 
 
 @dataclass(slots=True, eq=False)
@@ -83,9 +83,9 @@ class Member:
     """One member as its supervisor sees it. Times are seconds on the supervisor's clock.
 
     Attributes:
-        start_s: when it starts, while it is down.
+        start_s: when it will start, if it is down.
         ready_s: when it last came up.
-        heard_s: time of the last message to it or from it; None if there has been none since its start.
+        heard_s: time of the last message to it or from it; None if there have been no messages since its start.
     """
 
     number: int
@@ -98,17 +98,17 @@ class Member:
 
 
 class Supervisor:
-    """Starts the members of a group, all of which are due at first, and restarts those that fail.
+    """Starts the members of a group, all of which are due initially, and restarts those that fail.
 
     Args:
         count: number of members.
-        settings: has the restart quotas.
-        start: starts the member with this number, and calls ``ready`` or ``failed`` then or later.
+        settings: settings with the restart quotas.
+        start: starts the member with a given number. ``ready`` or ``failed`` must be called then or later.
         noun: name of a member in messages, such as ``Environment``.
-        restarting: its name in the message about a restart, such as ``worker[%d]``.
-        is_hopeless: whether no restart can fix this fault of a member; the last argument is ``has_begun``.
+        restarting: name of a member in the message about a restart, such as ``worker[%d]``.
+        is_hopeless: returns whether a restart cannot fix a member's fault. The last argument is ``has_begun``.
         spares_others: whether the others continue without a member that is left out.
-        patience_s: how long a member may be silent while its owner waits for it; None for no limit.
+        patience_s: seconds that a member may be silent while its owner waits for it; None for no limit.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Supervisor:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any member has ever come up."""
+        """True if any member has ever come up."""
         return any(member.has_been_ready for member in self.members)
 
     def start_due(self) -> None:
@@ -152,35 +152,35 @@ class Supervisor:
         member.phase, member.start_s = Phase.DOWN, self._clock()
 
     def ready(self, number: int) -> None:
-        """A member has come up, or has finished its work."""
+        """Record that a member has come up or has finished its work."""
         member = self.members[number]
         if member.phase is Phase.STARTING:
             member.has_been_ready, member.ready_s = True, self._clock()
         member.phase = Phase.READY
 
     def working(self, number: int) -> None:
-        """A member has been given work."""
+        """Record that a member has been given work."""
         self.members[number].phase = Phase.WORKING
         self.heard(number)
 
     def heard(self, number: int) -> None:
-        """A message went to a member or came from it."""
+        """Record that a message was sent to a member or received from it."""
         self.members[number].heard_s = self._clock()
 
     def failed(self, number: int, error: Exception, refusal: str | None = None) -> bool:
         """Schedule the restart of a member that has failed, or leave it out.
 
         Args:
-            number: of the member.
+            number: number of the member.
             error: what went wrong.
-            refusal: why it must not be restarted; None leaves that decision to its quota.
+            refusal: why it must not be restarted; None leaves the decision to its quota.
 
         Returns:
-            Whether it will be restarted.
+            True if the member will be restarted.
 
         Raises:
             Exception: ``error`` itself, if no restart can fix it.
-            EnvironmentFaultError: it is not restarted, and the others do not continue without it.
+            EnvironmentFaultError: the member is not restarted, and the others do not continue without it.
         """
         member, now_s = self.members[number], self._clock()
         if not isinstance(error, EnvironmentFaultError) or self._is_hopeless(member, error, self.has_begun):
@@ -226,7 +226,7 @@ class Supervisor:
         _LOGGER.error("%s", message)
 
     def pause_s(self, timeout_s: float | None) -> float | None:
-        """How long the owner may wait: ``timeout_s``, or less if a member is due earlier. None means no limit."""
+        """Return how long the owner may wait: ``timeout_s``, or less if a member is due sooner. None means no limit."""
         pause_s = timeout_s
         for member in self.members:
             if member.phase is Phase.DOWN:
@@ -235,7 +235,7 @@ class Supervisor:
         return pause_s
 
     def silent(self, rests: Callable[[int], bool] = lambda _: False) -> list[int]:
-        """Members that have been silent for too long, except those that ``rests`` excuses."""
+        """Return the members that have been silent for too long, except those for which ``rests`` returns True."""
         if self.patience_s is None:
             return []
         latest_s = self._clock() - self.patience_s

@@ -1,4 +1,4 @@
-"""Windows processes that end together with this one, however it ends: a job object."""
+"""A Windows job object, whose processes end together with this one, no matter how it ends."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _Limits(ctypes.Structure):
 
 
 class Job:
-    """A process and all that it starts from now on. They end as soon as this process does.
+    """A process and everything it starts from now on, all of which end as soon as this process does.
 
     Args:
-        pid: of the process; keep a reference to its ``Popen``, so that the number is not reused.
+        pid: id of the process; keep a reference to its ``Popen``, so that the id is not reused.
 
     Raises:
         OSError: Windows refuses.
@@ -64,12 +64,12 @@ class Job:
             raise
 
     def kill(self) -> None:
-        """End all of them at once, without waiting."""
+        """Kill all of the processes immediately, without waiting."""
         if self._job is not None:
             _KERNEL.TerminateJobObject(self._job, _EXIT_CODE)
 
     def release(self) -> None:
-        """Release what is left: Unity's crash handler writes its report after the player's end."""
+        """Release the remaining processes: Unity's crash handler writes its report after the player has ended."""
         if self._job is not None:
             self._set_flags(0)
             job, self._job = self._job, None

@@ -1,7 +1,7 @@
-"""Sources of trajectories besides ``.demo`` files: ``.npz`` files, saved replays, and Minari data sets.
+"""Sources of trajectories other than ``.demo`` files: ``.npz`` files, saved replays, and Minari data sets.
 
-An ``.npz`` file can be read by ``numpy.load`` without pickle (docs/train/demonstrations.md#npz). A saved replay is the
-experience of an off-policy run with ``save_replay_buffer: true``.
+An ``.npz`` file can be read with ``numpy.load`` without pickle (docs/train/demonstrations.md#npz). A saved replay
+contains the experience of an off-policy run with ``save_replay_buffer: true``.
 
 Shape legend: B steps, S trajectories, C continuous actions, D sum of branch sizes, K discrete branches, O an
 observation's own shape.
@@ -44,7 +44,7 @@ from trajtrainer.experience.trajectory import offsets
 SUFFIX = ".npz"
 MINARI_PREFIX = "minari:"
 _AFTER = "after"
-_DATA = "data"  # folder of a data set that Minari downloaded
+_DATA = "data"  # subfolder of a data set downloaded by Minari
 _MOST_CHOICES = 1 << 24
 
 
@@ -53,7 +53,7 @@ def write_archive(path: Path, source: DemonstrationSource) -> None:
 
     Raises:
         OSError: the file could not be written.
-        DemonstrationError: a trajectory could not be read, or there is none.
+        DemonstrationError: a trajectory could not be read, or there are no trajectories.
     """
     parts = [decoded(trajectory, source.spec) for trajectory in source.trajectories()]
     if not parts:
@@ -77,10 +77,10 @@ def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def archive_source(path: Path) -> DemonstrationSource:
-    """An ``.npz`` file, which is read as a whole.
+    """Return the source for an ``.npz`` file. The whole file is read into memory.
 
     Raises:
-        DemonstrationError: it is missing or damaged, or its arrays do not fit together.
+        DemonstrationError: the file is missing or damaged, or its arrays do not match each other.
     """
     try:
         with open_npz(path) as file:
@@ -122,7 +122,7 @@ def _read_archive(path: Path, file: NpzFile) -> DemonstrationSource:
     for number, column in enumerate(obs):
         own, key = sensor_name(number), sensor_name(number, _AFTER)
         shape = (len(last), *column.shape[1:])
-        # If the last observation is missing, the one before is the nearest to it.
+        # If the final observation is missing, use the one before it as the best approximation.
         after[own] = fitting(read(key), key, shape, steps[own].dtype) if key in names else steps[own][last]
     ends = Columns(after)
 
@@ -134,19 +134,19 @@ def _read_archive(path: Path, file: NpzFile) -> DemonstrationSource:
 
 
 def _read_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
-    """The behavior's name and its spec, from the JSON text in the file."""
+    """Return the behavior's name and spec from the JSON text in the file."""
     try:
         plain = json.loads(str(array))
         spec = spec_from_plain(plain)
         if sum(spec.action_spec.discrete_branches) > _MOST_CHOICES:
             raise ValueError(f"its branches have more than {_MOST_CHOICES:,} choices")
         return str(plain.get("behavior", "")), spec
-    except Exception as error:  # any kind of value can be anywhere in the JSON
+    except Exception as error:  # the JSON can have values of unexpected types anywhere
         raise ValueError(f"its spec does not describe observations and actions ({explain(error)})") from error
 
 
 def _infer_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
-    """The spec that the shapes of the arrays suggest."""
+    """Infer the spec from the shapes of the arrays."""
     for number, each in enumerate(obs):
         if each.ndim - 1 not in USUAL_PROPERTIES:
             raise ValueError(f"{sensor_name(number)} has the shape {each.shape}, expected 2 to 4 dimensions")
@@ -163,7 +163,7 @@ def _infer_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
 
 
 def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where trajectories begin, and B: from the file, or after each end of an episode."""
+    """Return the starts of the trajectories, followed by B: from the file, or derived from the ends of episodes."""
     if offset is None:
         ends = np.flatnonzero(done) + 1
         ends = ends if len(ends) and ends[-1] == len(done) else np.append(ends, len(done))
@@ -175,15 +175,15 @@ def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.
 
 
 def replay_source(path: Path, spec: BehaviorSpec, name: str) -> DemonstrationSource:
-    """A saved replay.
+    """Return the source for a saved replay.
 
-    A trajectory has up to ``time_horizon`` steps of one agent. A longer episode is spread over several trajectories,
+    A trajectory has up to ``time_horizon`` steps of one agent. A longer episode is split into several trajectories,
     with trajectories of other agents in between.
 
     Args:
-        path: of the file.
-        spec: of the behavior, which the file does not contain.
-        name: of the behavior.
+        path: path of the file.
+        spec: spec of the behavior, which the file does not contain.
+        name: name of the behavior.
 
     Raises:
         DemonstrationError: the file is missing, damaged or from another behavior.
@@ -226,7 +226,7 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> DemonstrationSou
 def _trajectory_bounds(
     starts: NDArray[np.int64], lengths: NDArray[np.int32], num_rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where trajectories begin and end. Between two of them is a row that does not belong to any sequence."""
+    """Return the starts and ends of trajectories. Between two trajectories is a row that is not in any sequence."""
     stops = starts + lengths
     if len(starts) != len(lengths) or (
         len(starts) and (starts[0] < 0 or max(starts[-1], stops[-1]) >= num_rows or lengths.min() < 1)
@@ -240,14 +240,14 @@ def _trajectory_bounds(
 
 
 def minari_source(name: str) -> DemonstrationSource:
-    """A Minari data set, one trajectory per episode.
+    """Return the source for a Minari data set, with one trajectory per episode.
 
     Args:
-        name: id of a data set that was downloaded (``minari download``), or its folder.
+        name: id of a downloaded data set (``minari download``), or its folder.
 
     Raises:
-        DemonstrationError: Minari is not installed, there is no such data set, or it is damaged.
-        UnsupportedError: its spaces cannot be expressed as sensors and actions.
+        DemonstrationError: Minari is not installed, or the data set does not exist or is damaged.
+        UnsupportedError: the data set's spaces cannot be represented by sensors and actions.
     """
     try:
         import gymnasium  # noqa: F401 (the spaces need it)
@@ -268,9 +268,9 @@ def minari_source(name: str) -> DemonstrationSource:
     except (UnsupportedError, MemoryError):
         raise
     except Exception as error:
-        # Its storage (HDF5, Arrow) and its JSON can raise anything.
+        # Minari's storage (HDF5, Arrow) and JSON parser can raise any exception.
         raise DemonstrationError(
-            f"Minari cannot read a data set {name!r} ({type(error).__name__}: {error}). Expected the "
+            f"Minari cannot read the data set {name!r} ({type(error).__name__}: {error}). Expected the "
             "folder of a data set, or an id from 'minari list local'."
         ) from error
 
@@ -285,14 +285,14 @@ def minari_source(name: str) -> DemonstrationSource:
                 place = f"{MINARI_PREFIX}{name}, after episode {episode.id}"
         except MemoryError:
             raise
-        except Exception as error:  # episodes are read only now, and the storage can raise anything
+        except Exception as error:  # episodes are read lazily, and the storage can raise any exception
             raise DemonstrationError(f"{place}: the data set is damaged ({explain(error)}).") from error
 
     return DemonstrationSource(folder, agents.spec, str(dataset.spec.dataset_name), trajectories)
 
 
 def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
-    """The trajectory of an episode; None if it has no steps."""
+    """Return the trajectory of an episode, or None if the episode has no steps."""
     count = len(episode.rewards)
     if not count:
         return None
@@ -316,7 +316,7 @@ def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
 
 
 def _rows(values: Any, count: int) -> list[Any]:
-    """The values of a space step by step; a data set has them as columns."""
+    """Convert a space's values from columns, as stored in the data set, to a list with one value per step."""
     if isinstance(values, Mapping):
         parts = zip(*(_rows(each, count) for each in values.values()), strict=True)
         return [dict(zip(values, row, strict=True)) for row in parts]

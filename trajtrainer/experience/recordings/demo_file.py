@@ -1,7 +1,7 @@
-"""Opens ``.demo`` files: a header, the behavior, then the recorded steps (docs/train/demonstrations.md#files).
+"""Reads ``.demo`` files: a header, the behavior, and the recorded steps (docs/train/demonstrations.md#files).
 
-A file is read in blocks, so it needs no more memory than what is kept of it. Nothing in its header is trusted unless
-the rest of the file confirms it.
+A file is read in blocks, so it is never in memory as a whole. Its header is not trusted unless the rest of the file
+confirms it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from trajtrainer.experience.recordings.step_reader import StepError, StepReader
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".demo"
-# A recorder overwrites the header in place when it is closed.
+# When a recorder is closed, it overwrites the header in place.
 HEADER_SIZE = 33
 API_VERSION = 1
-# A field in the behavior's message that only this package writes and reads.
+# A field in the behavior's message that is used only by trajtrainer.
 MARK = 1000
 
 _API_VERSIONS = (0, 1)
 _LONGEST_PARAMETERS = 1 << 20
 _LONGEST_STEP = 1 << 28
 _BLOCK = 1 << 20
-_MOST_BYTES = 1 << 26  # of decoded steps at once: a PNG can become a thousand times larger
-_STEP = 0x0A  # each begins with its AgentInfoProto
+_MOST_BYTES = 1 << 26  # for steps decoded at once, because a decoded PNG can be a thousand times larger
+_STEP = 0x0A  # the first byte of each step, which starts with its AgentInfoProto
 _LONGEST_VARINT = 5
 _MANY = 1 << 62
-_MOST_IMAGES = 1000  # to look at for the order of raw images
+_MOST_IMAGES = 1000  # the most images to examine for the dimension order of raw images
 _PICTURE_RANK = 3
 _CHANNELS = 1  # the dimension property NONE
 
@@ -56,9 +56,9 @@ class StepBlock(NamedTuple):
     """Consecutive complete steps of a file.
 
     Attributes:
-        data: the bytes that contain them.
-        starts: i64 [N], where each begins in ``data``.
-        sizes: i64 [N].
+        data: the bytes that contain the steps.
+        starts: i64 [N], the start of each step in ``data``.
+        sizes: i64 [N], the size of each step.
         stop: position in the file after the last step.
     """
 
@@ -68,22 +68,23 @@ class StepBlock(NamedTuple):
     stop: int
 
     def end_of(self, row: int) -> int:
-        """Where a step ends in ``data``."""
+        """Return the end of a step in ``data``."""
         return int(self.starts[row] + self.sizes[row])
 
 
 @dataclass(frozen=True, slots=True)
 class DemoFile:
-    """A recording after a first pass: how many steps it has, and what they look like.
+    """A recording after a first pass, which determines the number of steps and their content.
 
     Attributes:
-        path: of the file.
-        meta: its header.
+        path: path of the file.
+        meta: the header.
         parameters: the serialized behavior.
-        behavior: describes the steps.
+        behavior: the behavior, which describes the content of the steps.
         start: position of the first step in the file.
-        num_records: complete steps, including the ends of episodes.
-        action_delay: how many records after an observation its action is recorded: 1 in Unity's recordings.
+        num_records: number of complete records, including the ends of episodes.
+        action_delay: the number of records between an observation and the record with its action; 1 in Unity's
+            recordings.
     """
 
     path: Path
@@ -95,17 +96,17 @@ class DemoFile:
     action_delay: int
 
     def blocks(self) -> Iterator[StepBlock]:
-        """All steps, undecoded."""
+        """Return an iterator over all steps, which are not decoded."""
         return _blocks(self.path, self.start, self.num_records)
 
     def records(self, *, decode: bool = True) -> Iterator[Columns[NDArray[Any]]]:
         """Yield the columns of all steps, block by block.
 
         Args:
-            decode: whether to decode PNGs; otherwise they stay ``CompressedPicture``.
+            decode: whether to decode PNGs. Otherwise, they are returned as ``CompressedPicture``.
 
         Raises:
-            DemonstrationError: a step is damaged or does not match the first.
+            DemonstrationError: a step is damaged or does not match the first step.
         """
         reader = StepReader(self.behavior, decode=decode)
         most = max(1, _MOST_BYTES // reader.row_bytes)
@@ -125,7 +126,7 @@ def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
     """Expand files and folders to a list of recordings.
 
     Raises:
-        DemonstrationError: one of them is missing, or a folder has no recordings.
+        DemonstrationError: a file or folder is missing, or a folder contains no recordings.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -144,17 +145,18 @@ def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemoFile:
-    """Make a first pass over a file: what it recorded, and how many complete steps it has.
+    """Make a first pass over a file, to determine its behavior and the number of complete steps.
 
-    A file that ends in the middle of a step, or before the number of steps in its header, is used up to there, with a
-    warning.
+    If a file ends in the middle of a step, or has fewer steps than its header says, the complete steps are used and a
+    warning is logged.
 
     Args:
-        path: of the file.
-        raw_image_order: of its raw images, if they are from a package since 3.0; ``AUTO`` finds out from the images.
+        path: path of the file.
+        raw_image_order: dimension order of raw images from package versions since 3.0; ``AUTO`` determines it from the
+            images.
 
     Raises:
-        DemonstrationError: it cannot be read, is not a recording, or has no steps.
+        DemonstrationError: the file cannot be read, is not a recording, or has no steps.
     """
     if path.suffix != SUFFIX:
         raise DemonstrationError(
@@ -171,12 +173,12 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
     is_cut = num_records < meta.number_steps or not (meta.number_steps or size == stop or is_closed)
     if is_cut:
-        logger.warning("%s was cut off: its last step is incomplete. Using the %d steps before it.", path, num_records)
+        logger.warning("%s is truncated: its last step is incomplete. Using the %d steps before it.", path, num_records)
     is_marked = any(field.number == MARK for field in fields(parameters))
     behavior = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST if is_marked else None)
     by_unity = not is_marked and (is_closed or is_cut or not meta.number_steps)
     demo = DemoFile(path, meta, parameters, behavior, start, num_records, int(by_unity))
-    # Packages since 3.0 announce raw images with channels first, but released ones send channels last.
+    # Package versions since 3.0 announce raw images as channels first, but released versions send channels last.
     if any(sensor.is_raw_image and sensor.float_shape != sensor.wire_shape for sensor in behavior.sensors):
         order = _order_shown(demo) if raw_image_order is RawImageOrder.AUTO else raw_image_order
         if order is RawImageOrder.CHW:
@@ -185,7 +187,7 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
 
 
 def _order_shown(file: DemoFile) -> RawImageOrder:
-    """The order that the first raw images show (docs/train/unity-environments.md#raw-images)."""
+    """Determine the dimension order from the first raw images (docs/train/unity-environments.md#raw-images)."""
     evidence = OrderEvidence()
     for records in file.records(decode=False):
         for sensor, column in zip(file.behavior.sensors, records.obs, strict=True):
@@ -194,7 +196,7 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
         if evidence.order is not RawImageOrder.AUTO or evidence.num_images >= _MOST_IMAGES:
             break
     if evidence.order is RawImageOrder.CHW:
-        logger.info("Reading the raw images of %s as chw, as the first %d show.", file.path, evidence.num_images)
+        logger.info("Reading the raw images of %s as chw, as the first %d images show.", file.path, evidence.num_images)
     elif evidence.order is RawImageOrder.AUTO:
         logger.info(
             "The first %d raw images of %s do not show whether they are hwc (height, width, channels) or chw "
@@ -207,14 +209,14 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
 
 
 class _Beginning(NamedTuple):
-    """What comes before the steps.
+    """The part of a file before the steps.
 
     Attributes:
         meta: the header.
-        meta_bytes: the same as it is in the file.
+        meta_bytes: the header's bytes in the file.
         parameters: the serialized behavior.
         start: position of the first step.
-        size: of the file.
+        size: size of the file.
     """
 
     meta: pb.DemonstrationMetaProto
@@ -225,10 +227,10 @@ class _Beginning(NamedTuple):
 
 
 def read_header(path: Path) -> _Beginning:
-    """Read what comes before the steps.
+    """Read the part of a file before the steps.
 
     Raises:
-        DemonstrationError: it is not the beginning of a recording, or it cannot be read.
+        DemonstrationError: the file cannot be read, or does not start like a recording.
     """
     try:
         with open_regular(path) as file:
@@ -240,12 +242,12 @@ def read_header(path: Path) -> _Beginning:
 
 
 def _header(head: bytes, path: Path) -> tuple[pb.DemonstrationMetaProto, bytes]:
-    """The header and its bytes."""
+    """Return the header and its bytes."""
     if not head:
         raise DemonstrationError(f"The recording {path} is empty.")
     data = head[1 : 1 + head[0]]
     if head[0] >= HEADER_SIZE or len(data) < head[0]:
-        raise DemonstrationError(_no_recording(path, "it does not begin with a header"))
+        raise DemonstrationError(_no_recording(path, "it does not start with a header"))
     try:
         meta = pb.DemonstrationMetaProto.FromString(data)
     except DecodeError as error:
@@ -268,7 +270,7 @@ def _no_recording(path: Path, reason: str) -> str:
 
 
 def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
-    """The serialized behavior, and the position of the first step."""
+    """Return the serialized behavior and the position of the first step."""
     found = _size_at(head, HEADER_SIZE)
     if found is None:
         raise DemonstrationError(_no_recording(path, "its behavior has no valid length"))
@@ -280,12 +282,12 @@ def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
 
 
 def _count(path: Path, start: int, named: int) -> tuple[int, int]:
-    """Number of complete steps, at most the number in the header, and the position after the last one."""
+    """Count the complete steps, up to the number in the header. Return the count and the position after them."""
     count, stop = 0, start
     for block in _blocks(path, start, named or _MANY):
         kept = len(block.starts)
         if not named:
-            # The recorder was never closed, and what follows the steps may look like another one.
+            # The recorder was never closed, and the data after the steps may look like another step.
             first_bytes = np.frombuffer(block.data, np.uint8)[np.minimum(block.starts, len(block.data) - 1)]
             others = (block.sizes == 0) | (first_bytes != _STEP)
             kept = int(others.argmax()) if others.any() else kept
@@ -302,7 +304,7 @@ def _count(path: Path, start: int, named: int) -> tuple[int, int]:
 
 
 def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
-    """Whether the header comes again after the steps: Unity's recorder appends it when it is closed."""
+    """Return whether the steps are followed by a copy of the header, which Unity's recorder appends when closed."""
     if size - stop != len(meta_bytes):
         return False
     with path.open("rb") as file:
@@ -311,7 +313,7 @@ def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
 
 
 def _blocks(path: Path, start: int, num_records: int) -> Iterator[StepBlock]:
-    """Yield at most ``num_records`` complete steps."""
+    """Yield up to ``num_records`` complete steps, in blocks."""
     data, wanted, position = b"", _BLOCK, start
     with path.open("rb") as file:
         file.seek(start)
@@ -336,7 +338,7 @@ def _blocks(path: Path, start: int, num_records: int) -> Iterator[StepBlock]:
 
 
 def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
-    """The length at ``position`` and the position after it; None if the data end before, or it is no length."""
+    """Return the length at ``position`` and the position after it, or None if it is incomplete or invalid."""
     with contextlib.suppress(IndexError):
         size, begin = read_varint(data[: position + _LONGEST_VARINT], position)
         return size, begin
@@ -355,10 +357,11 @@ def _behavior(first: StepBlock, parameters: bytes, path: Path, order: PictureOrd
 
 
 def _picture_order(info: pb.AgentInfoProto) -> PictureOrder:
-    """Find the layout of pictures, which depends on the package that wrote the file. The file does not say which.
+    """Determine the layout of images, which depends on the package version. The file does not contain the version.
 
-    Since package 2.0, the dimension properties mark the channels. Before that, a PNG shows height and width. Otherwise
-    the channels are assumed to be the smaller one of the first and the last dimension, and the last if these are equal.
+    Since version 2.0, the dimension properties mark the channels. In older files, height and width are taken from a
+    PNG. Otherwise, the smaller one of the first and last dimensions is assumed to be the channels, or the last if they
+    are equal.
     """
     for observation in info.observations:
         if len(observation.shape) != _PICTURE_RANK:

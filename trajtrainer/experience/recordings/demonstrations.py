@@ -1,4 +1,4 @@
-"""Recorded steps as experience for reward signals, cloning and offline trainers.
+"""Loads recorded steps as experience for reward signals, behavioral cloning and offline trainers.
 
 Shape legend: B steps, S trajectories, O an observation's own shape.
 """
@@ -29,12 +29,12 @@ class Demonstrations:
     """Recorded steps of one behavior.
 
     Attributes:
-        spec: observations and actions; pictures are (channels, height, width).
-        packed: whole episodes as trajectories, in the order of the files. The last one of a file may be cut off.
-            Columns that only a policy knows (``log_prob``, ``version``) are missing, and ``agent`` is the number of the
-            file. The mask always allows the chosen action.
+        spec: observations and actions; images are (channels, height, width).
+        packed: complete episodes as trajectories, in the order of the files. The last episode of a file may be
+            incomplete. Columns that require a policy (``log_prob``, ``version``) are missing, and ``agent`` is the
+            index of the file. The mask always allows the chosen action.
         sources: the files.
-        name: of the behavior in the first file.
+        name: name of the behavior in the first file.
     """
 
     spec: BehaviorSpec
@@ -43,7 +43,7 @@ class Demonstrations:
     name: str = ""
 
     def __len__(self) -> int:
-        """B."""
+        """Return the number of steps, B."""
         return len(self.packed)
 
 
@@ -57,14 +57,14 @@ def load_demonstrations(
     """Read recordings.
 
     Args:
-        paths: ``.demo`` and ``.npz`` files, or folders, of which all ``.demo`` files are read in the order of names.
-        spec: the number and shapes of sensors and the actions that the recordings must have.
-        max_steps: how many steps to read at most; None for all.
-        raw_image_order: ``hwc`` or ``chw`` for all raw images from packages since 3.0; ``auto`` finds out from the
-            images of each file.
+        paths: ``.demo`` and ``.npz`` files, or folders, whose ``.demo`` files are read in alphabetical order.
+        spec: a spec whose actions and whose number and shapes of sensors the recordings must have.
+        max_steps: maximum number of steps to read; None for all.
+        raw_image_order: ``hwc`` or ``chw`` for all raw images from package versions since 3.0; ``auto`` determines the
+            order from the images of each file.
 
     Raises:
-        DemonstrationError: a file is missing, damaged, or does not match ``spec`` or the first file; or there are no
+        DemonstrationError: a file is missing or damaged, or does not match ``spec`` or the first file, or there are no
             steps at all.
     """
     order = RawImageOrder(raw_image_order)
@@ -79,8 +79,8 @@ def load_demonstrations(
         store.read(file, number)
     if not store.num_steps:
         raise DemonstrationError(
-            f"There are no steps in {', '.join(str(file.path) for file in files[:3])}: a step takes two records, "
-            "because the second one has the reward of the first. Record longer episodes."
+            f"There are no steps in {', '.join(str(file.path) for file in files[:3])}: a step needs two records, "
+            "because the reward of the first is in the second. Record longer episodes."
         )
     return Demonstrations(files[0].spec, store.packed(), tuple(file.path for file in files), files[0].name)
 
@@ -90,12 +90,12 @@ class _Recording:
     """An open recording in any format.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         spec: observations and actions.
-        name: of the behavior.
-        dtypes: of the sensors.
-        most_steps: upper bound of its steps.
-        pieces: reads them from the beginning.
+        name: name of the behavior.
+        dtypes: dtypes of the sensors.
+        most_steps: upper bound of the number of steps.
+        pieces: function that reads the steps from the start.
     """
 
     path: Path
@@ -124,10 +124,10 @@ def _open(path: Path, raw_image_order: RawImageOrder) -> _Recording:
 
 
 class _Store:
-    """Columns for at most ``most_steps`` steps, filled from the front."""
+    """Columns for up to ``most_steps`` steps, which are filled in order."""
 
     def __init__(self, files: Sequence[_Recording], most_steps: int) -> None:
-        # Pictures stay u8 if they are u8 in all files.
+        # Images stay u8 if they are u8 in all files.
         dtypes = [np.result_type(*set(each)) for each in zip(*(file.dtypes for file in files), strict=True)]
         self._entries = entries_of_steps(files[0].spec, dtypes)
         try:
@@ -161,7 +161,7 @@ class _Store:
                 return
 
     def _end(self, ends: NDArray[np.int64], after: Columns[NDArray[Any]], number: int) -> None:
-        """End trajectories before these steps, with the observations ``after`` them."""
+        """End trajectories before these steps, and store the observations ``after`` the trajectories."""
         known = {name: as_dtype(after[name], self._entries[name].dtype) for name in self._after}
         self._bootstrap.append(Columns(known))
         self._ends += ends.tolist()

@@ -1,4 +1,4 @@
-"""Registry of the formats of recordings, by the suffix of their files or the prefix of their names."""
+"""Registry of recording formats, which are identified by a file suffix or a name prefix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trajtrainer.experience.recordings.source import DemonstrationSource, demo_s
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a file may not say itself.
+    """Options for information that may be missing in a file.
 
     Attributes:
-        raw_image_order: of raw images in ``.demo`` files; see ``open_demo``.
-        actions: what each number of an action is, in order: ``continuous:2,discrete:3``.
+        raw_image_order: dimension order of raw images in ``.demo`` files; see ``open_demo``.
+        actions: the meaning of an action's numbers in order, such as ``continuous:2,discrete:3``.
     """
 
     raw_image_order: RawImageOrder = RawImageOrder.AUTO
@@ -29,12 +29,12 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFormat:
-    """A format of recordings.
+    """A recording format.
 
     Attributes:
-        read: called with a path or name and ``ReadOptions``; returns a list of ``DemonstrationSource``.
-        write: called with a path and a ``DemonstrationSource``. None if recordings cannot be written in this format.
-        is_prefix: whether its name is the prefix of names (``minari:ID``) instead of the suffix of files.
+        read: function that takes a path or name and ``ReadOptions``, and returns a list of ``DemonstrationSource``.
+        write: function that takes a path and a ``DemonstrationSource``; None if the format cannot be written.
+        is_prefix: whether the format is selected by a name prefix (``minari:ID``) instead of a file suffix.
     """
 
     read: Reference
@@ -43,12 +43,12 @@ class RecordingFormat:
 
 
 def read_demo(path: str, options: ReadOptions) -> list[DemonstrationSource]:
-    """Sources for a ``.demo`` file, or for all in a folder."""
+    """Return the source for a ``.demo`` file, or the sources for all ``.demo`` files in a folder."""
     return [demo_source(each, options.raw_image_order) for each in demo_paths([path])]
 
 
 def read_minari(name: str, _: ReadOptions) -> list[DemonstrationSource]:
-    """The source for a data set of Minari, by its id or folder."""
+    """Return the source for a Minari data set, given its id or folder."""
     return [minari_source(name)]
 
 
@@ -63,16 +63,16 @@ RECORDING_FORMATS: Registry[RecordingFormat] = Registry(
         "json": "trajtrainer.plugins.godot.recordings:ROW",
     },
 )
-"""Suffix without its dot, or prefix without its colon -> format."""
+"""The recording formats, by suffix without the dot or prefix without the colon."""
 
 
 def read_recordings(word: str, options: ReadOptions) -> list[DemonstrationSource]:
-    """Read what a word names; without a suffix that has a format, it is a ``.demo`` file or a folder of them.
+    """Return the sources that ``word`` refers to. Without a known prefix or suffix, it is a ``.demo`` file or a folder.
 
     Raises:
-        DemonstrationError: it is missing, damaged or of another kind.
+        DemonstrationError: a recording is missing, damaged or not in a supported format.
         CheckpointError: the checkpoint next to a replay cannot be read.
-        PluginError: the package that has the format is broken.
+        PluginError: the package that provides the format is broken.
     """
     prefix, _, name = word.partition(":")
     suffix = Path(word).suffix.removeprefix(".")
@@ -84,10 +84,10 @@ def read_recordings(word: str, options: ReadOptions) -> list[DemonstrationSource
 
 
 def writer_of(path: Path) -> Reference:
-    """What writes a recording of this name.
+    """Return the function that writes a recording with the format given by the suffix of ``path``.
 
     Raises:
-        DemonstrationError: its suffix is that of no format that can be written.
+        DemonstrationError: no format with this suffix can be written.
     """
     row = RECORDING_FORMATS.get(path.suffix.removeprefix("."))
     if row is not None and row.write is not None and not row.is_prefix:

@@ -1,8 +1,9 @@
-"""Pairs what was recorded step by step: an observation, the action in response to it, and the reward that followed.
+"""Combines recorded data into steps: an observation, the action in response to it, and the reward that followed.
 
-A recorder writes what it knows when an agent asks for a decision: the observation, the reward since the last decision
-and, in Unity, the *last* action. The end of an episode has the final observation, reward and action. So the reward of a
-step is in the next record, and in Unity's recordings its action is, too (docs/train/demonstrations.md#actions).
+When an agent requests a decision, the recorder writes the data available at this time: the observation, the reward
+since the last decision and, in Unity, the *last* action. The record at the end of an episode has the final observation,
+reward and action. The reward of a step is therefore in the next record and, in Unity's recordings, so is its action
+(docs/train/demonstrations.md#actions).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def check_spec(found: BehaviorSpec, expected: BehaviorSpec, path: Path, whose: s
     """Check that a recording has the expected observations and actions.
 
     Args:
-        found: of the recording.
-        expected: number and shapes of the sensors, and the actions, must be equal; names may differ.
-        path: of the recording.
+        found: spec of the recording.
+        expected: the expected spec. The actions and the number and shapes of sensors must be equal; names may differ.
+        path: path of the recording.
         whose: owner of the expected spec, for the message.
 
     Raises:
-        DemonstrationError: they differ.
+        DemonstrationError: the specs differ.
     """
     remedy = "Record it again with the sensors and actions that the game has now."
     sensors, others = found.observation_specs, expected.observation_specs
@@ -74,9 +75,10 @@ class Piece(NamedTuple):
 
     Attributes:
         steps: the columns of packed steps.
-        ends: i64 [any], ascending. Trajectories end before these steps; the number of steps is possible, too.
-        after: the records after those trajectories. They have all columns, but only those that are filled with an
-            observation (``Moment.OBSERVED``) are valid.
+        ends: i64 [any], ascending. A trajectory ends before each of these steps; the last value may be the number of
+            steps.
+        after: the records after these trajectories. They have all columns, but only columns that are filled together
+            with the observation (``Moment.OBSERVED``) are valid.
     """
 
     steps: Columns[NDArray[Any]]
@@ -85,7 +87,7 @@ class Piece(NamedTuple):
 
 
 def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) -> Iterator[Piece]:
-    """Yield all steps of a file. The last trajectory may be cut off.
+    """Yield all steps of a file. The last trajectory may be incomplete.
 
     Args:
         file: a recording.
@@ -93,7 +95,7 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
         allow_chosen: whether to allow the chosen actions in the masks, even if the recorded masks forbid them.
 
     Raises:
-        DemonstrationError: a step is damaged, does not match the first, or has no action.
+        DemonstrationError: a step is damaged, does not match the first step, or has no action.
     """
     actions = file.behavior.spec.action_spec
     delays = dict.fromkeys(_FOLLOWED, 1) | dict.fromkeys(_ACTIONS, file.action_delay)
@@ -101,7 +103,7 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
     num_before, is_open = 0, False
     for records in file.records(decode=decode):
         joined = records if last is None else concatenate([last, records])
-        # The record at the end of an episode is not a step: the agent did not decide then.
+        # The record at the end of an episode is not a step, because the agent made no decision.
         rows = np.flatnonzero(~joined["done"][:-1])
         deciding = rows + file.action_delay
         missing = deciding[~joined[ACTED][deciding]]
@@ -116,7 +118,7 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
         )
         steps["interrupted"][:] &= steps["done"]
         if allow_chosen:
-            # Unity lets a heuristic choose forbidden actions. A policy may learn them all the same.
+            # Unity lets a heuristic choose forbidden actions. A policy may learn from them nevertheless.
             begin = 0
             for branch, size in enumerate(actions.discrete_branches):
                 steps["mask"][np.arange(len(steps)), begin + steps["discrete"][:, branch]] = False
@@ -132,11 +134,11 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
 
 
 class Trajectory(NamedTuple):
-    """Steps up to the end of an episode, or to the point where a recording was cut off.
+    """The steps up to the end of an episode, or up to the end of a recording.
 
     Attributes:
         steps: the columns of packed steps; at least one row.
-        after: one row, the observation after them.
+        after: one row with the observation after the last step.
     """
 
     steps: Columns[NDArray[Any]]
@@ -144,7 +146,7 @@ class Trajectory(NamedTuple):
 
 
 def trajectories(file: DemoFile, *, decode: bool = True) -> Iterator[Trajectory]:
-    """Yield the steps of a file one trajectory after another. Arguments and errors as of ``pieces``."""
+    """Yield the trajectories of a file. Arguments and errors are the same as for ``pieces``."""
     begun: list[Columns[NDArray[Any]]] = []
     for piece in pieces(file, decode=decode):
         begin = 0
@@ -157,17 +159,17 @@ def trajectories(file: DemoFile, *, decode: bool = True) -> Iterator[Trajectory]
 
 
 def as_dtype(column: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert pictures from u8 (0 to 255) to f32 (0 to 1) if ``dtype`` is f32."""
+    """Convert images from u8 (0 to 255) to f32 (0 to 1) if ``dtype`` is f32."""
     if column.dtype == np.uint8 and dtype == np.float32:
         return column.astype(np.float32) / np.float32(255.0)
     return column
 
 
 def decoded(trajectory: Trajectory, spec: BehaviorSpec) -> Trajectory:
-    """Decode the pictures of a trajectory: u8 or f32 [*, *O].
+    """Decode the compressed images of a trajectory to u8 or f32 [*, *O].
 
     Raises:
-        DemonstrationError: a picture is damaged.
+        DemonstrationError: an image is damaged.
     """
     parts = []
     for columns in trajectory:

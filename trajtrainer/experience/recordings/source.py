@@ -1,4 +1,4 @@
-"""Recordings in any format as sources of trajectories, which can be joined, cut, written and summarized."""
+"""Recordings of any format as sources of trajectories, which can be joined, split, written and summarized."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BINS = np.linspace(-1, 1, 11)
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationSource:
-    """Trajectories of one behavior.
+    """A source of one behavior's trajectories.
 
     Attributes:
-        path: of the recording, for messages.
+        path: path of the recording, for messages.
         spec: observations and actions.
-        name: of the behavior.
-        trajectories: reads them from the beginning each time.
+        name: name of the behavior.
+        trajectories: function that reads the trajectories. Each call starts from the beginning.
     """
 
     path: Path
@@ -38,20 +38,20 @@ class DemonstrationSource:
 
 
 def demo_source(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemonstrationSource:
-    """A ``.demo`` file, whose PNGs are not decoded. ``raw_image_order`` as of ``open_demo``.
+    """Return the source for a ``.demo`` file. PNGs are not decoded. ``raw_image_order`` is as in ``open_demo``.
 
     Raises:
-        DemonstrationError: it cannot be read, is not a recording, or has no steps.
+        DemonstrationError: the file cannot be read, is not a recording, or has no steps.
     """
     file = open_demo(path, raw_image_order)
     return DemonstrationSource(path, file.behavior.spec, file.behavior.id, lambda: trajectories(file, decode=False))
 
 
 def joined(sources: Sequence[DemonstrationSource]) -> DemonstrationSource:
-    """One source with the trajectories of one or more, one after another.
+    """Return a single source with the trajectories of one or more sources in order.
 
     Raises:
-        DemonstrationError: they do not have the same observations and actions.
+        DemonstrationError: the sources have different observations or actions.
     """
     first = sources[0]
     for source in sources:
@@ -60,7 +60,7 @@ def joined(sources: Sequence[DemonstrationSource]) -> DemonstrationSource:
 
 
 def part(source: DemonstrationSource, start: int, stop: int | None) -> DemonstrationSource:
-    """A source with only the trajectories ``start`` to ``stop`` (exclusive)."""
+    """Return a source with only the trajectories ``start`` to ``stop`` (exclusive; None for all that follow)."""
 
     def chosen() -> Iterator[Trajectory]:
         for number, trajectory in enumerate(source.trajectories()):
@@ -76,8 +76,8 @@ def write_source(path: Path, source: DemonstrationSource) -> None:
     """Write a ``.demo`` file.
 
     Raises:
-        OSError: it could not be written.
-        DemonstrationError: a trajectory could not be read, or there is none.
+        OSError: the file could not be written.
+        DemonstrationError: a trajectory could not be read, or there are no trajectories.
     """
     with DemoWriter(path, source.spec, source.name) as writer:
         for trajectory in source.trajectories():
@@ -88,24 +88,24 @@ def write_source(path: Path, source: DemonstrationSource) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is in a recording.
+    """A summary of a recording.
 
     Attributes:
-        path: of the file.
-        behavior: its name.
+        path: path of the file.
+        behavior: name of the behavior.
         spec: observations and actions.
         steps: number of decisions.
-        episodes: how many ended, on their own or by the step limit.
-        interrupted: how many of these ended by the step limit.
-        unfinished: trajectories that were cut off.
-        returns: sums of rewards, over trajectories; None if there are none.
-        group_returns: sums of group rewards, over trajectories; None if no agent has a group.
-        lengths: steps, over trajectories; None if there are none.
-        discrete: per branch, how often each choice was made.
-        continuous: per action, the distribution of its values.
-        histogram: per continuous action, how many values are in each of ten equal parts of -1 to 1. Values outside of
-            these are counted in the outermost parts.
-        masked: whether any action was ever forbidden.
+        episodes: number of episodes that ended, including those that ended at the step limit.
+        interrupted: number of episodes that ended at the step limit.
+        unfinished: number of incomplete trajectories.
+        returns: distribution of the trajectories' returns; None if there are no trajectories.
+        group_returns: distribution of the trajectories' sums of group rewards; None if no agent has a group.
+        lengths: distribution of the trajectories' lengths in steps; None if there are no trajectories.
+        discrete: for each branch, the number of times that each choice was made.
+        continuous: for each continuous action, the distribution of its values.
+        histogram: for each continuous action, the number of values in ten equal bins from -1 to 1. Values outside this
+            range are counted in the outermost bins.
+        masked: whether any action was ever masked.
     """
 
     path: Path
@@ -124,7 +124,7 @@ class Summary:
     masked: bool
 
     def to_plain(self) -> dict[str, Any]:
-        """The summary as JSON data."""
+        """Return the summary as data that can be written as JSON."""
         counts = {name: getattr(self, name) for name in ("steps", "episodes", "interrupted", "unfinished", "masked")}
         distributions = {name: _plain(getattr(self, name)) for name in ("returns", "group_returns", "lengths")}
         return {
@@ -140,7 +140,7 @@ class Summary:
 
 
 def summarize(source: DemonstrationSource) -> Summary:
-    """Summarize a recording, which is read to its end.
+    """Read a whole recording and summarize it.
 
     Raises:
         DemonstrationError: a step cannot be read.

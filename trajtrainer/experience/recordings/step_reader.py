@@ -1,4 +1,4 @@
-"""Reads recorded steps into columns: steps with the same byte layout at once, others (PNG, unusual writers) one by one.
+"""Reads recorded steps into columns: those with the same byte layout at once, all others (such as PNGs) one by one.
 
 Shape legend: N steps, C continuous actions, D sum of branch sizes, K discrete branches, O an observation's own shape.
 """
@@ -48,7 +48,7 @@ ACTED = "acted"
 
 @dataclass(frozen=True, slots=True)
 class _StepLayout:
-    """Where the values of a step are. Packages before 2.0 wrote all actions as floats, in one piece: ``old``."""
+    """The positions of a step's values. Versions before 2.0 wrote all actions as a single list of floats: ``old``."""
 
     layout: Layout
     agent: AgentLayout
@@ -62,7 +62,7 @@ class StepError(Exception):
     """A recorded step that cannot be read. The message completes "NAME.demo, step 7: ...".
 
     Attributes:
-        row: number of the step, from 0.
+        row: index of the step, starting at 0.
     """
 
     def __init__(self, row: int, message: str) -> None:
@@ -71,14 +71,14 @@ class StepError(Exception):
 
 
 class CompressedPicture(NamedTuple):
-    """A picture as in the file: PNGs, and the channel that each of their channels belongs to (``pictures.decode``)."""
+    """An image as stored in the file: PNGs, and the mapping of their channels to the image's (``pictures.decode``)."""
 
     data: bytes
     mapping: tuple[int, ...]
 
 
 def entries_of_steps(spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike]) -> dict[str, ColumnEntry]:
-    """Columns of recorded steps: those of the pool except what only a policy knows."""
+    """Return the columns of recorded steps: the pool's columns, except those that require a policy."""
     entries = entries_of(Store.POOL, spec, obs_dtypes)
     return {name: entry for name, entry in entries.items() if name not in ("log_prob", "version")}
 
@@ -87,8 +87,8 @@ class StepReader:
     """Reads the steps of one file.
 
     Args:
-        behavior: of the file.
-        decode: whether to decode PNGs; otherwise their columns have ``CompressedPicture``.
+        behavior: the file's behavior.
+        decode: whether to decode PNGs. Otherwise, their columns contain ``CompressedPicture`` objects.
     """
 
     def __init__(self, behavior: UnityBehavior, *, decode: bool) -> None:
@@ -104,21 +104,21 @@ class StepReader:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a step in all columns."""
+        """The size of a step in bytes, over all columns."""
         return entry_bytes(self._entries)
 
     def read(self, data: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Columns[NDArray[Any]]:
-        """Read N records as they are in the file: rewards, ``done`` and ``interrupted`` belong to the step before.
+        """Read N records as stored: their rewards, ``done`` and ``interrupted`` are those of the previous step.
 
-        An additional column, ``ACTED``, says which of them have an action.
+        An additional column, ``ACTED``, marks the records that have an action.
 
         Args:
-            data: contains the records.
-            starts: i64 [N].
-            sizes: i64 [N].
+            data: the bytes that contain the records.
+            starts: i64 [N], the start of each record in ``data``.
+            sizes: i64 [N], the size of each record.
 
         Raises:
-            StepError: a step is damaged, does not match the first, or has numbers that no one can learn from.
+            StepError: a step is damaged, does not match the first step, or has values that cannot be used for training.
         """
         steps = zeros(self._entries, len(starts))
         left = np.arange(len(starts))
@@ -150,7 +150,7 @@ class StepReader:
     def _fill(
         self, learned: _StepLayout, found: Bytes, rows: slice | NDArray[np.int64], steps: Columns[NDArray[Any]]
     ) -> None:
-        """Write the values of steps u8 [n, size] with one layout."""
+        """Write the values of steps with the same layout, u8 [n, size], to the columns."""
         steps["done"][rows] = learned.agent.done
         steps["interrupted"][rows] = learned.agent.interrupted
         steps[ACTED][rows] = learned.acted
@@ -167,12 +167,12 @@ class StepReader:
             steps["discrete"][rows, branch] = numbers(found, place)
 
     def _read_one(self, data: bytes, row: int, steps: Columns[NDArray[Any]]) -> None:
-        """Read a step in any form that protobuf allows."""
+        """Read a step in any encoding that protobuf allows."""
         behavior = self._behavior
         try:
             check_records(data, behavior.id)
-            # Serializing it again packs numbers that were written unpacked, and merges fields that came in parts, which
-            # the columnar messages with their ``bytes`` fields need.
+            # Serialize the step again, to pack unpacked numbers and to merge fields that were written in parts. The
+            # columnar messages require this, because they represent these fields as ``bytes``.
             usual = AgentInfoActionPairProto.FromString(data)
             usual.DiscardUnknownFields()
             step = columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
@@ -208,7 +208,7 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
     """Reject values that would ruin a network.
 
     Raises:
-        StepError: NaN or an infinity, or a choice outside of its branch.
+        StepError: a value is NaN or infinite, or a choice is out of range for its branch.
     """
     labels = {"reward": "its reward", "group_reward": "its group reward", "continuous": "its action"}
     for number, sensor in enumerate(spec.observation_specs):
@@ -229,11 +229,11 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
 
 
 def complete_steps(known: Mapping[str, NDArray[Any]], count: int, spec: BehaviorSpec) -> Columns[NDArray[Any]]:
-    """Steps of which only some columns were recorded; the others are zero.
+    """Return steps with all columns, of which only some were recorded. The others are zero.
 
     Raises:
-        StepError: as of ``check_steps``.
-        ValueError: a column has another shape or another kind of numbers.
+        StepError: as in ``check_steps``.
+        ValueError: a column has the wrong shape or an incompatible dtype.
     """
     obs = [known[sensor_name(number)] for number in range(len(spec.observation_specs))]
     entries = entries_of_steps(spec, [np.uint8 if each.dtype == np.uint8 else np.float32 for each in obs])
@@ -250,21 +250,21 @@ def complete_steps(known: Mapping[str, NDArray[Any]], count: int, spec: Behavior
 
 
 def fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert a column from a file to the expected type.
+    """Convert a column from a file to the expected dtype.
 
     Raises:
-        ValueError: it has another shape or another kind of numbers.
+        ValueError: the column has the wrong shape or an incompatible dtype.
     """
     if column.shape != shape:
         raise ValueError(f"{name} has the shape {column.shape}, expected {shape}")
     if not np.can_cast(column.dtype, dtype, "same_kind"):
         raise ValueError(f"{name} has the type {column.dtype}, expected {dtype}")
-    with np.errstate(over="ignore"):  # ``check_steps`` reports values that become infinite
+    with np.errstate(over="ignore"):  # ``check_steps`` reports values that overflow to infinity
         return column.astype(dtype, copy=False)
 
 
 def _kept(observation: columnar_pb2.Observation, sensor: UnitySensor) -> CompressedPicture | ObservationArray:
-    """An observation whose PNG is not decoded."""
+    """Return an observation without decoding its PNG."""
     if not sensor.compressed:
         return read_observation(observation, sensor)
     height, width = sensor.spec.shape[1:]
@@ -274,11 +274,11 @@ def _kept(observation: columnar_pb2.Observation, sensor: UnitySensor) -> Compres
 
 
 def _whole(numbers: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Convert choices that packages before 2.0 wrote as floats.
+    """Convert choices that were written as floats, by package versions before 2.0.
 
     Args:
-        numbers: f32 [n, K] or [K].
-        rows: i64 [n], for the error.
+        numbers: choices, f32 [n, K] or [K].
+        rows: i64 [n], indices of the steps for the error.
     """
     finite = np.isfinite(numbers)
     if not finite.all():

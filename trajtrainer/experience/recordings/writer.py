@@ -1,7 +1,7 @@
-"""Writes ``.demo`` files that ML-Agents reads (docs/train/demonstrations.md#files).
+"""Writes ``.demo`` files that ML-Agents can read (docs/train/demonstrations.md#files).
 
-Unlike in Unity's recordings, a record has the action in response to its observation. Pictures are (channels, height,
-width), as PNG if they came as bytes.
+Unlike in Unity's recordings, a record contains the action in response to its own observation. Images are (channels,
+height, width), and are stored as PNG unless they are floats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trajtrainer.experience.recordings.demo_file import API_VERSION, HEADER_SIZE
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.step_reader import CompressedPicture
 
-# Tags in a step: field number << 3 | wire type.
+# Protobuf tags in a step: field number << 3 | wire type.
 _INFO = b"\x0a"
 _REWARD = b"\x3d"
 _ENDED = b"\x40\x01"
@@ -50,7 +50,7 @@ _SensorWriter = Callable[[NDArray[Any]], list[bytes]]
 
 
 class _OpenEnd(NamedTuple):
-    """The record after a trajectory without an end, in two forms: if another trajectory follows, and if none does."""
+    """The final record of an unfinished trajectory: ``interrupted`` if another one follows, ``plain`` if not."""
 
     interrupted: bytes
     plain: bytes
@@ -60,14 +60,14 @@ _NO_OPEN_END = _OpenEnd(b"", b"")
 
 
 class DemoWriter:
-    """Writes a recording. ``write`` puts trajectories into the file; ``close`` completes the header.
+    """Writes a recording. ``write`` appends trajectories to the file, and ``close`` completes the header.
 
-    A trajectory without an end is written as interrupted, unless it is the last one.
+    An unfinished trajectory is written as interrupted unless it is the last one.
 
     Args:
-        path: of the file, which is replaced.
-        spec: of the behavior.
-        name: of the behavior.
+        path: path of the file. An existing file is replaced.
+        spec: spec of the behavior.
+        name: name of the behavior.
     """
 
     def __init__(self, path: Path, spec: BehaviorSpec, name: str) -> None:
@@ -86,7 +86,7 @@ class DemoWriter:
         """Append a trajectory.
 
         Raises:
-            DemonstrationError: a sensor's pictures came as PNG before and do not now, or vice versa.
+            DemonstrationError: a sensor's images are PNGs in this trajectory but were not before, or vice versa.
         """
         steps, after = trajectory
         are_floats = [column.dtype == np.float32 for column in steps.obs]
@@ -94,10 +94,10 @@ class DemoWriter:
         for sensor, is_float, was_float in zip(self._specs, are_floats, self._are_floats, strict=True):
             if is_float != was_float:
                 raise DemonstrationError(
-                    f"The sensor {sensor.name!r} has PNGs in one recording and floats in another, which one .demo file "
-                    "cannot have. Convert both to .npz files and merge those."
+                    f"The sensor {sensor.name!r} has PNGs in one recording and floats in another, which a single .demo "
+                    "file cannot contain. Convert both to .npz files and merge those."
                 )
-        # A record has the rewards of the step before it.
+        # A record contains the rewards of the previous step.
         before = {name: np.concatenate([np.zeros(1, np.float32), steps[name]]) for name in ("reward", "group_reward")}
         recorded = steps.with_columns({name: column[:-1] for name, column in before.items()})
         end = steps.slice(len(steps) - 1, len(steps)).with_columns(
@@ -133,7 +133,7 @@ class DemoWriter:
         self.close()
 
     def _records(self, columns: Columns[NDArray[Any]], flags: bytes) -> Iterator[bytes]:
-        """Serialized records, each after its length; all have the same flags."""
+        """Yield serialized records with the same flags, each preceded by its length."""
         parts = [[_REWARD + each + flags for each in _rows(columns["reward"].astype("<f4"))]]
         if not flags and columns["mask"].any():
             tag = _ACTION_MASK + varint(columns["mask"].shape[1])
@@ -159,7 +159,7 @@ class DemoWriter:
 
 
 def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
-    """A function that serializes the observations of one sensor."""
+    """Return a function that serializes one sensor's observations."""
     shape = tuple(spec.shape)
     proto = pb.ObservationProto(
         shape=shape,
@@ -191,14 +191,14 @@ def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
 
 
 def _rows(column: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row."""
+    """Return the bytes of each row."""
     data = np.ascontiguousarray(column).tobytes()
     size = len(data) // max(1, len(column))
     return [data[begin : begin + size] for begin in range(0, len(data), size)]
 
 
 def _parameters(name: str, actions: ActionSpec) -> bytes:
-    """The serialized behavior. Like Unity, it also fills the fields that packages before 2.0 read."""
+    """Return the serialized behavior. Like Unity, also fill the fields that package versions before 2.0 read."""
     branches = list(actions.discrete_branches)
     parameters = pb.BrainParametersProto(
         brain_name=name,
@@ -221,7 +221,7 @@ def _framed(message: bytes) -> bytes:
 
 
 def _header(name: str, num_records: int, num_episodes: int, mean_reward: float) -> bytes:
-    """The header, with the name shortened until it fits."""
+    """Return the header, with the name shortened so that it fits."""
     shown = _NOT_IN_NAMES.sub("", name.partition("?")[0])[:_LONGEST_NAME]
     while True:
         meta = pb.DemonstrationMetaProto(

@@ -1,4 +1,4 @@
-"""The acting side of a policy: numpy in, numpy out, with its own weights and random numbers."""
+"""The acting side of a policy: numpy in, numpy out, with its own weights and random number generator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LOG_SIGMA = "head.log_sigma"
 class StateDependentNoise:
     """Exploration noise that is linear in the encoding (gSDE; Raffin et al. 2021), so similar states get similar noise.
 
-    Each agent has a random matrix, drawn by the policy's standard deviations and kept for ``sde_sample_freq`` steps.
-    A policy does not know which agents it acts for, so a matrix belongs to a row of the batch.
+    Each agent has a random matrix, drawn with the policy's standard deviations and kept for ``sde_sample_freq`` steps.
+    A policy does not know which agents it acts for, so there is one matrix per row of the batch.
 
     Args:
-        actor: with a head whose ``use_sde`` is set; read whenever matrices are drawn.
+        actor: an actor whose head has ``use_sde`` set. Its standard deviations are read whenever matrices are drawn.
     """
 
     def __init__(self, actor: Actor) -> None:
@@ -42,7 +42,7 @@ class StateDependentNoise:
         self._steps = 0
 
     def weights_changed(self) -> None:
-        """Drop the matrices if the standard deviations changed. A resumed policy has the same ones and keeps them."""
+        """Drop the matrices if the standard deviations changed. A resumed policy keeps its matrices."""
         if not torch.equal(self._log_std, self._drawn_by):
             self._drawn_by = self._log_std.clone()
             self._clear()
@@ -52,7 +52,7 @@ class StateDependentNoise:
         self._steps = 0
 
     def __call__(self, encoding: Tensor, generator: torch.Generator) -> Tensor:
-        """One step's noise [N, C] for encodings [N, E]."""
+        """Return the noise [N, C] for one step with encodings [N, E]."""
         if self._steps == self._frequency:
             self._clear()
         self._steps += 1
@@ -63,7 +63,7 @@ class StateDependentNoise:
         return torch.bmm(encoding.unsqueeze(1), self._matrices[: len(encoding)]).squeeze(1)
 
     def state(self) -> dict[str, Any]:
-        """The matrices, the deviations they were drawn by, and their age in steps. Tensors are copies."""
+        """Return the matrices, their log standard deviations, and their age in steps. Tensors are copies."""
         tensors = {"matrices": self._matrices, "log_std": self._drawn_by}
         return {**{name: tensor.cpu().clone() for name, tensor in tensors.items()}, "steps": self._steps}
 
@@ -71,7 +71,7 @@ class StateDependentNoise:
         """Restore what ``state`` returned.
 
         Raises:
-            ValueError: the matrices belong to another policy.
+            ValueError: the matrices have the wrong shape for this policy.
         """
         matrices = state["matrices"]
         if matrices.shape[1:] != self._log_std.shape:
@@ -83,11 +83,11 @@ class StateDependentNoise:
 
 
 class PolicyDivergedError(TrajtrainerError, RuntimeError):
-    """The policy's actions, or the statistics of its update, are no longer finite numbers."""
+    """The policy's actions or update statistics are no longer finite."""
 
 
 class WeightsUpdate(Protocol):
-    """Weights and their version, as in ``queues.PolicyUpdate``."""
+    """New weights and their version, as in ``queues.PolicyUpdate``."""
 
     @property
     def version(self) -> int: ...
@@ -97,31 +97,31 @@ class WeightsUpdate(Protocol):
 
 
 class Policy(Protocol):
-    """The acting side of a policy, whatever it is made of: :class:`ActorPolicy`, or an exported model."""
+    """Anything that can act: an :class:`ActorPolicy` or an exported model."""
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
+        """H, the size of each agent's memory; 0 without a memory."""
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """Decide for N agents, as :meth:`ActorPolicy.act` does."""
+        """Choose actions for N agents, as :meth:`ActorPolicy.act` does."""
 
 
 class ActorPolicy:
     """Acts with a copy of an actor, so that training never changes the weights during a decision.
 
     Attributes:
-        deterministic: see below.
-        evenly_first: see below.
-        version: of the weights.
-        num_loads: how often weights were loaded.
+        deterministic: as passed to the constructor.
+        evenly_first: as passed to the constructor.
+        version: version of the weights.
+        num_loads: number of times that weights were loaded.
 
     Args:
-        actor: is copied, not kept.
-        seed: of the policy's own random generator.
+        actor: the actor to copy.
+        seed: seed of the policy's own random number generator.
         deterministic: take the mode of the distribution instead of sampling.
-        evenly_first: draw actions uniformly as long as the weights are of version 0, which have learned nothing.
-        device: of the computation.
+        evenly_first: draw actions uniformly while the weights have version 0, that is, are untrained.
+        device: the device to compute on.
     """
 
     def __init__(
@@ -148,16 +148,16 @@ class ActorPolicy:
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
+        """H, the size of each agent's memory; 0 without a memory."""
         return self._actor.memory_size
 
     @torch.no_grad()
     def load(self, update: WeightsUpdate) -> None:
-        """Copy the weights of an update, all or some entries of the actor's ``state_dict``.
+        """Copy the weights of an update, which contains some or all entries of the actor's ``state_dict``.
 
         Raises:
-            KeyError: the actor has no such entry.
-            ValueError: an entry has another shape.
+            KeyError: the actor has no entry of this name.
+            ValueError: an entry has the wrong shape.
         """
         for name, value in update.weights.items():
             entry = self._entries[name]
@@ -175,20 +175,20 @@ class ActorPolicy:
         self.num_loads += 1
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the actor's ``state_dict``."""
+        """Return a copy of the actor's ``state_dict``."""
         return {name: entry.clone() for name, entry in self._entries.items()}
 
     @property
     def actor(self) -> Actor:
-        """The network that acts. Copy it, do not keep it."""
+        """The network that acts. Copy it instead of keeping a reference."""
         return self._actor
 
     def twin(self, *, seed: int) -> ActorPolicy:
-        """Another policy with the same weights and its own random numbers. It is never ``evenly_first``."""
+        """Create a policy with the same weights and its own random number generator, without ``evenly_first``."""
         return ActorPolicy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
 
     def exploration_state(self) -> dict[str, Any]:
-        """The state of ``StateDependentNoise``, plain data and tensors; empty without it."""
+        """Return the state of ``StateDependentNoise`` as plain data and tensors; empty without such noise."""
         return {} if self._exploration is None else self._exploration.state()
 
     def load_exploration_state(self, state: Mapping[str, Any]) -> None:
@@ -203,22 +203,22 @@ class ActorPolicy:
         self._generator.set_state(state)
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """Decide for N agents in one forward pass.
+        """Choose actions for N agents in one forward pass.
 
         Args:
             obs: f32 or u8 [N, *O] for every sensor of the agents, even those that the policy does not see. Not copied
                 on the CPU.
-            mask: bool [N, D], True = forbidden.
+            mask: bool [N, D]; True marks a forbidden action.
             memory: f32 [N, H].
 
         Raises:
-            PolicyDivergedError: an action, or its probability, is NaN.
+            PolicyDivergedError: an action or its log-probability is NaN.
         """
         obs = self._seen(obs)
         if self._fast is None:
             actions = self._act_by_actor(obs, mask, memory)
         else:
-            with np.errstate(all="ignore"):  # Numbers that are not finite are found below.
+            with np.errstate(all="ignore"):  # NaN is detected below.
                 found, after = self._fast(obs, mask, memory, None if self.deterministic else self._generator)
             actions = ActionBatch(*found, after, self.version)
         # A NaN anywhere in the network's outputs makes the sum NaN.
@@ -230,10 +230,10 @@ class ActorPolicy:
     def distribution(
         self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
     ) -> tuple[ActionDistribution, FloatArray]:
-        """The distributions from which ``act`` would draw, and the memories after the step, f32 [N, H].
+        """Return the distributions that ``act`` would sample from, and the memories after the step, f32 [N, H].
 
         Raises:
-            PolicyDivergedError: a distribution is NaN.
+            PolicyDivergedError: a parameter of a distribution is NaN.
         """
         seen = self._seen(obs)
         found, memory_out = self._actor([self._tensor(each) for each in seen], self._tensor(mask), self._tensor(memory))
@@ -247,7 +247,7 @@ class ActorPolicy:
         return obs if sees is None else [obs[number] for number in sees]
 
     def _drawn_evenly(self, actions: ActionBatch, mask: BoolArray) -> ActionBatch:
-        """Replace actions by uniform draws from the environment's range and from the allowed actions of each branch."""
+        """Replace actions with uniform samples: from -1 to 1, and from the allowed actions of each branch."""
         head, forbidden = self._actor.head, self._tensor(mask)
         size = (len(actions), head.continuous_size)
         drawn = 2.0 * torch.rand(size, generator=self._generator, device=self._device) - 1.0
@@ -299,7 +299,7 @@ class ActorPolicy:
             else "The observations contain NaN or infinity: fix the sensor in the environment."
         )
         return PolicyDivergedError(
-            f"The policy (version {self.version}) produced NaN as the action of {len(rows)} of {len(log_prob)} agents, "
+            f"The policy (version {self.version}) produced NaN actions for {len(rows)} of {len(log_prob)} agents, "
             f"the first in row {rows[0]}. {cause}"
         )
 
@@ -307,8 +307,8 @@ class ActorPolicy:
 class _Exposed:
     """Exposes the memory of a read-only array as writable.
 
-    torch warns about read-only arrays. Nothing here writes to observations, and copying pictures just to clear a flag
-    would be slow.
+    torch warns about read-only arrays. Nothing here writes to observations, and copying images just to avoid the
+    warning would be slow.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The contract of learning algorithms.
+"""The interface of learning algorithms.
 
 Shape legend: B packed steps, S trajectories, V reward signals.
 """
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Statistics = dict[str, NDArray[np.floating]]
-"""Tag -> any number of values. The trainer reports each value; a summary writes their mean."""
+"""Maps tags to any number of values. The trainer reports each value, and a summary contains their mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningContext:
-    """What an algorithm knows about the behavior that it learns.
+    """The behavior to learn, and everything else an algorithm needs to know about the run.
 
     Attributes:
-        behavior: name without team.
-        spec: what its agents see and do.
-        settings: of the behavior.
-        obs_dtypes: per sensor, f32 or u8, as the environment sends observations.
-        seed: of the run.
-        device: of networks and updates.
-        training: False to count episodes only (inference).
-        timers: of the run.
-        is_stopping: whether the run is about to end. It may become true at any time, and then stays true.
-        expert: the policy to imitate, for trainers that have one.
-        max_policy_lag: how many versions older than the newest policy the policy that acted may be. None where acting
-            does not continue during an update, or updates do not use up experience.
-        episode_limit: steps after which the environment ends an episode, if it says so.
-        messages: returns the number of messages of all environments in this session.
+        behavior: name of the behavior, without the team.
+        spec: the agents' observations and actions.
+        settings: the behavior's settings.
+        obs_dtypes: dtype of each sensor's observations as the environment sends them, f32 or u8.
+        seed: seed of the run.
+        device: device of the networks and the updates.
+        training: False to only count episodes (inference).
+        timers: timers of the run.
+        is_stopping: returns True if the run is about to end. Once it has returned True, it always does.
+        expert: the policy to imitate, for trainers that need one.
+        max_policy_lag: maximum number of versions between the policy that acted and the newest one. None if acting
+            pauses during updates, or if updates do not consume experience.
+        episode_limit: number of steps after which the environment ends an episode, if the environment reports it.
+        messages: returns the number of messages that all environments have sent in this session.
         evaluation_interval: steps between two evaluations of the behavior; None without evaluations.
     """
 
@@ -76,48 +76,49 @@ class LearningContext:
 
     @property
     def has_teacher(self) -> bool:
-        """Whether the expert gives distributions over actions, not just actions."""
+        """True if the expert provides distributions over actions, not just actions."""
         return isinstance(self.expert, ActorPolicy)
 
     @property
     def weights_seed(self) -> int:
-        """Depends on the run's seed and the behavior's name only, not on the order in which behaviors appear."""
+        """The seed of the weights. It depends on the run's seed and the behavior's name, not on other behaviors."""
         return derived_seeds(self.seed, self.behavior)[0]
 
     @property
     def draws_seed(self) -> int:
-        """Seeds all random numbers of learning, independently of the weights."""
+        """The seed of all other random numbers used in learning."""
         return derived_seeds(self.seed, self.behavior)[1]
 
 
 class Algorithm(ABC):
-    """Networks and optimizers of one behavior, and how they learn from experience. Users may subclass this.
+    """The networks and optimizers of one behavior, and how they learn from experience. Users may subclass this.
 
-    It knows nothing about queues, files or summaries. The trainer calls, always from one thread::
+    An algorithm knows nothing about queues, files or summaries. The trainer calls it from a single thread::
 
-        networks = MyAlgorithm.make_networks(context)         # torch's generator has weights_seed here
+        networks = MyAlgorithm.make_networks(context)         # torch's generator is seeded with weights_seed
         algorithm = MyAlgorithm(context, networks, signals)
         statistics = algorithm.add(packed, rewards)           # for everything that arrives until max_steps
         if algorithm.is_ready(step):
             statistics = algorithm.update(step, show_progress)
 
     Attributes:
-        may_be_nan: tags of statistics that have no value for some behaviors. If any other statistic is not finite, the
+        may_be_nan: tags of statistics that are undefined for some behaviors. If any other statistic is not finite, the
             weights have diverged, and the run ends.
-        holds_rows: how far acting may run ahead if it continues during updates (``threaded: true``, actors elsewhere).
-            True: by ``max_lead`` rows that were not learned from; ``update`` frees them as it shows its progress.
-            False: by rows that were not added yet, or by policy versions.
-        needs_groups: whether ``add`` receives the groupmates of each step (``PackedSteps.groups``), and their rewards
-            as the column ``groupmate_reward``.
-        counts_group_rewards: whether it distinguishes a group's reward from an agent's own. If not, the trainer warns
-            about group rewards.
-        clones: whether ``update`` calls ``clone``. If not, ``behavioral_cloning`` is refused.
-        context: of the behavior.
-        networks: name in the checkpoint -> network. ``actor`` acts and is exported.
-        signals: reward signals in the order of the value heads.
-        gradient_steps: updates of the policy's weights so far, counted by ``update``.
-        cloning: of demonstrations, if the settings ask for it.
-        checkpoint_layout: where ML-Agents keeps the networks and optimizers, if it knows them.
+        holds_rows: how to limit the lead of acting over learning if acting continues during updates (``threaded: true``
+            or remote actors). If True, the limit is ``max_lead`` rows that no update has used; ``update`` frees rows
+            as it reports progress. If False, the limit applies to rows that have not been added yet, or to policy
+            versions.
+        needs_groups: True if ``add`` needs the groupmates of each step (``PackedSteps.groups``), and their rewards as
+            the column ``groupmate_reward``.
+        counts_group_rewards: True if the algorithm distinguishes group rewards from an agent's own rewards. If False,
+            the trainer warns about group rewards.
+        clones: True if ``update`` calls ``clone``. If False, ``behavioral_cloning`` is an error.
+        context: the behavior to learn.
+        networks: the networks by their names in the checkpoint. ``actor`` acts and is exported.
+        signals: the reward signals in the order of the value heads.
+        gradient_steps: number of gradient steps so far, counted by ``update``.
+        cloning: behavioral cloning, if the settings enable it.
+        checkpoint_layout: where ML-Agents' checkpoints store the networks and optimizers, if ML-Agents supports them.
     """
 
     may_be_nan: ClassVar[frozenset[str]] = frozenset()
@@ -131,7 +132,7 @@ class Algorithm(ABC):
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
     ) -> None:
-        """Start with the networks of ``make_networks``, which are on ``context.device`` by now."""
+        """Create the algorithm with the networks from ``make_networks``, moved to ``context.device``."""
         self.context = context
         self.networks = networks
         self.signals = signals
@@ -140,9 +141,9 @@ class Algorithm(ABC):
     @classmethod
     @abstractmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make the networks: name in the checkpoint -> network, one of them an ``Actor`` named ``actor``.
+        """Create the networks by their names in the checkpoint, including an ``Actor`` named ``actor``.
 
-        Draw weights from torch's global generator, which the caller has seeded.
+        Initialize weights with torch's global generator, which the caller has seeded.
 
         Raises:
             UnsupportedError: no encoder fits a sensor, or the algorithm does not support the action space.
@@ -150,36 +151,36 @@ class Algorithm(ABC):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """How many rows acting may be ahead of learning if it continues during updates."""
+        """Return how many rows acting may be ahead of learning if acting continues during updates."""
         return settings.buffer_size
 
     @property
     def actor(self) -> Actor:
-        """The network that acts. It is being trained: read it only between two calls."""
+        """The network that acts. Read it only between calls, because training changes it."""
         actor = self.networks["actor"]
         assert isinstance(actor, Actor)
         return actor
 
     def until_stop(self, steps: Iterable[T]) -> Iterator[T]:
-        """Yield ``steps`` until the run is about to end, which is checked before each of them."""
+        """Yield the items of ``steps`` until the run is about to end, which is checked before each item."""
         goes_on = iter(self.context.is_stopping, True)
         return (step for _, step in zip(goes_on, steps, strict=False))
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
-        """How many rows, or how many steps, should be waiting before the trainer drains them: large batches save time.
+        """The number of rows, or of steps, that should be waiting before the trainer drains them. Batching saves time.
 
-        Rows include the padding of sequences. 0: do not wait. This moves no other event to another step, because the
-        trainer drains earlier when a summary, a checkpoint, an evaluation or the end is due.
+        Rows include the padding of sequences; 0 means not to wait. Waiting never postpones other events, because the
+        trainer drains earlier when a summary, a checkpoint, an evaluation or the end of training is due.
         """
         return 1, 1
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
-        """Reserve rows for the next ``num_steps`` steps, so that ``add`` need not copy them.
+        """Reserve rows for the next ``num_steps`` steps, so that ``add`` does not have to copy them.
 
         Returns:
-            Columns of that many rows. The trainer fills those that a ``PackedSteps`` has, and passes them on in the
-            next call of ``add``. None if the steps may be written anywhere.
+            Columns with ``num_steps`` rows; None to let the trainer allocate its own. The trainer fills the columns
+            that a ``PackedSteps`` has, and passes them to the next call of ``add``.
         """
         return None
 
@@ -189,37 +190,38 @@ class Algorithm(ABC):
 
         Args:
             packed: B steps of S trajectories.
-            rewards: of each signal, times its strength, f32 [V, B].
+            rewards: rewards of each signal, multiplied by its strength, f32 [V, B].
         """
 
     @abstractmethod
     def is_ready(self, step: int) -> bool:
-        """Whether there is enough for an update at trainer step ``step``."""
+        """Return whether there is enough experience for an update at trainer step ``step``."""
 
     def uses_spare_time(self, step: int) -> bool:  # noqa: ARG002
-        """Whether another update at this step is useful while the environments compute; it should be a short one."""
+        """Return whether another short update at this step is useful while the environments are busy."""
         return False
 
     @abstractmethod
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """Update the networks. If the run is about to end, return between two gradient steps.
+        """Update the networks. If the run is about to end, return after the current gradient step.
 
         Args:
-            step: of the trainer, for schedules.
-            show_progress: may be called between two gradient steps, with the fraction of the update that is done,
-                whenever the policy in its present state may act. A trainer in a thread of its own publishes it.
+            step: the trainer step, for schedules.
+            show_progress: may be called between two gradient steps with the completed fraction of the update, if the
+                policy is ready to act in its current state. The trainer then publishes it if acting continues
+                during updates.
         """
 
     def clone(self, step: int) -> dict[str, float]:
-        """Learn from demonstrations, if there are any, as part of an update. Returns statistics."""
+        """Run behavioral cloning, if it is enabled, as part of an update, and return its statistics."""
         return {} if self.cloning is None else self.cloning.update(step, self.until_stop)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Drop the memory of unfinished episodes: one worker's, or all (None) aborted them."""
+        """Drop the memory of unfinished episodes that one worker, or all workers (None), aborted."""
 
     @abstractmethod
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Name in the checkpoint -> state of an optimizer. Tensors are not copied."""
+        """Return the states of the optimizers by their names in the checkpoint. Tensors are not copied."""
 
     @abstractmethod
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -227,27 +229,27 @@ class Algorithm(ABC):
 
         Raises:
             KeyError: a state is missing.
-            ValueError: a state does not fit.
+            ValueError: a state does not fit the optimizer.
         """
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Name in the checkpoint -> random generator, so that a resumed run draws the same numbers."""
+        """Return the random generators by name in the checkpoint, so that a resumed run draws the same numbers."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """Everything else that an identical continuation needs: plain data and tensors by names in the checkpoint."""
+        """Return all other state needed to resume exactly: plain data and tensors by name in the checkpoint."""
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: B027
         """Restore what ``extra_state`` returned, at trainer step ``step`` of a resumed run.
 
-        Any part of it may be missing: ML-Agents' checkpoints have none.
+        Any part may be missing; ML-Agents' checkpoints contain none of it.
 
         Raises:
-            CheckpointError: it belongs to other networks.
+            CheckpointError: the state belongs to other networks.
         """
 
     @property
     def saved_replay(self) -> Replay | None:
-        """The experience to save with each checkpoint; None if there is none."""
+        """The experience to save with each checkpoint, if any."""
         return None

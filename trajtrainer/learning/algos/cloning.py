@@ -1,4 +1,4 @@
-"""Behavioral cloning during training with another algorithm: gradient steps on demonstrations after each update."""
+"""Behavioral cloning in addition to another algorithm: gradient steps on demonstrations as part of each update."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TAG = "Losses/Pretraining Loss"
 
 
 def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
-    """The loss of a policy on demonstrated steps: the sum over both kinds of actions, 0-d.
+    """Return a policy's loss on demonstrated steps, summed over continuous and discrete actions, 0-d.
 
     Args:
         actor: the policy.
-        minibatch: ``obs``, ``mask`` and the actions to imitate, with ``continuous`` as the policy's distribution has
-            them (see ``ActionHead.from_env``). With ``noise`` f32 [b, C], standard normal, the policy's actions are
-            sampled, as in ML-Agents; without it they are the means.
+        minibatch: ``obs``, ``mask`` and the actions to imitate; ``continuous`` has raw actions (see
+            ``ActionHead.from_env``). With standard normal ``noise``, f32 [b, C], the policy's actions are sampled, as
+            in ML-Agents; without it, they are the means.
     """
     distribution, _ = actor.distribution(minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length)
     losses = []
@@ -37,7 +37,7 @@ def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
         done = distribution.deterministic().continuous if noise is None else distribution.continuous_from_noise(noise)
         losses.append(masked_mean((done - minibatch["continuous"]).square(), minibatch.loss_mask))
     if distribution.branches:
-        # ln(p + 1e-7) is normalized again by cross_entropy, as in ML-Agents.
+        # As in ML-Agents, cross_entropy normalizes ln(p + 1e-7) again.
         parts = distribution.all_log_probs.split_with_sizes(list(distribution.branches), 1)
         pairs = zip(parts, minibatch["discrete"].unbind(1), strict=True)
         each = torch.stack([F.cross_entropy(found, wanted, reduction="none") for found, wanted in pairs], 1)
@@ -46,10 +46,10 @@ def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
 
 
 class BehavioralCloning:
-    """Pulls a policy toward demonstrations with its own Adam while another algorithm trains the policy.
+    """Pulls a policy toward demonstrations, with its own Adam optimizer, while another algorithm trains the policy.
 
-    The learning rate is the algorithm's initial one times ``strength``. With ``steps`` it falls linearly to 0 at that
-    step, after which cloning ends.
+    The learning rate is the algorithm's initial learning rate times ``strength``. With ``steps``, it decays linearly to
+    0 at that step, where cloning stops.
     """
 
     def __init__(
@@ -60,14 +60,15 @@ class BehavioralCloning:
         hyper: Hyperparameters,
         seed: int,
     ) -> None:
-        """Start cloning.
+        """Prepare cloning.
 
         Args:
             actor: the policy, on its device.
-            demonstrations: at least one sequence.
-            settings: of the cloning.
-            hyper: of the algorithm: its learning rate, and its ``batch_size`` unless the cloning has one.
-            seed: of the order of minibatches and the policy's noise.
+            demonstrations: the demonstrated steps, at least one sequence.
+            settings: the settings in ``behavioral_cloning``.
+            hyper: the algorithm's hyperparameters, for the learning rate, and for ``batch_size`` if the settings have
+                none.
+            seed: seed of the order of the sequences and of the policy's noise.
         """
         self._actor = actor
         self._demonstrations = demonstrations
@@ -75,7 +76,7 @@ class BehavioralCloning:
         self._steps = settings.steps
         self._schedule = ScheduleType.LINEAR if settings.steps else ScheduleType.CONSTANT
         self._epochs = settings.num_epoch or DEFAULT_EPOCHS
-        # A minibatch consists of whole sequences, at most all of them.
+        # A minibatch consists of whole sequences, and each sequence occurs at most once.
         length = demonstrations.sequence_length
         sequences = min(max(1, (settings.batch_size or hyper.batch_size) // length), demonstrations.num_sequences)
         self._batch_size = sequences * length
@@ -88,15 +89,20 @@ class BehavioralCloning:
 
     @property
     def steps_per_update(self) -> int:
-        """The number of gradient steps that ``update`` makes."""
+        """The number of gradient steps in each call of ``update``."""
         return self._epochs * self._per_epoch
 
     def update(
         self, step: int, until_stop: Callable[[Iterator[Minibatch]], Iterator[Minibatch]] = iter
     ) -> dict[str, float]:
-        """Learn for some epochs at trainer step ``step``. Returns tag -> mean loss, 0 after the end of cloning.
+        """Train for the configured number of epochs.
 
-        ``until_stop``: see ``Algorithm.until_stop``.
+        Args:
+            step: the trainer step, for the learning rate.
+            until_stop: see ``Algorithm.until_stop``.
+
+        Returns:
+            The mean loss by tag; 0 after cloning has stopped.
         """
         losses: list[Tensor] = []
         learning_rate = decayed(self._schedule, self._learning_rate, MIN_LEARNING_RATE, self._steps, step)
@@ -115,7 +121,7 @@ class BehavioralCloning:
         return torch.randperm(self._demonstrations.num_sequences, generator=self._shuffle)
 
     def gradient_step(self, minibatch: Minibatch) -> Tensor:
-        """Make one gradient step. Returns the loss, 0-d."""
+        """Make one gradient step and return the loss, 0-d."""
         loss = cloning_loss(self._actor, minibatch.with_rows({"noise": self._normal(minibatch["continuous"])}))
         self._optimizer.descend(loss)
         return loss.detach()
@@ -124,17 +130,17 @@ class BehavioralCloning:
         return torch.empty_like(like).normal_(generator=self._noise)
 
     def state(self) -> dict[str, Any]:
-        """The optimizer's state. Its tensors are not copied."""
+        """Return the optimizer's state. Tensors are not copied."""
         return self._optimizer.state_dict()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned.
 
         Raises:
-            ValueError: it belongs to another policy.
+            ValueError: the state belongs to another policy.
         """
         self._optimizer.load_state_dict(state)
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Name in the checkpoint -> random generator."""
+        """Return the random generators by their names in the checkpoint."""
         return {"cloning": self._shuffle, "cloning_noise": self._noise}

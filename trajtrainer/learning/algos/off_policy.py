@@ -1,6 +1,6 @@
-"""Shared by algorithms that learn from a replay: how many gradient steps are due, and their minibatches.
+"""Components shared by off-policy algorithms: when gradient steps are due, and minibatches from the replay buffer.
 
-Shape legend: b rows of a batch, V reward signals, C continuous actions.
+Shape legend: b rows of a minibatch, V reward signals, C continuous actions.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from trajtrainer.learning.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.learning.rewards.signal import RewardSignal
 from trajtrainer.settings.checks import AUTO, AutoOrNumber
 
-# Batches are drawn in blocks, so that index operations and rewards cost little per batch. Blocks are small, because a
-# learner in a thread of its own shows its progress between two of them.
+# Minibatches are sampled in blocks, so that indexing and evaluating rewards cost little per minibatch. Blocks are
+# small, because progress is reported between blocks.
 _MAX_BATCHES = 32
 _MAX_BYTES = 1 << 25
-# With ``auto``: at most so many gradient steps per agent step.
+# Upper bound on gradient steps per agent step with ``auto``.
 _MOST_PER_STEP = 2
-# Agent steps arrive in whole trajectories. The gradient steps for this many agent steps may wait for spare time, or
-# those for one arrival if that is larger. The limit keeps an environment that pauses from starting endless updates.
+# Upper bound on the agent steps whose gradient steps can wait for spare time with ``auto``, unless a single arrival of
+# whole trajectories has more steps. Without it, a pause of the environment could lead to an endless series of updates.
 _MOST_SAVED = 1000
-# How many times as often as one of the agents' steps a recorded step is drawn at most. In GridWorld, half of each batch
-# from 21 recorded steps cost a third of the reward.
+# Upper bound on how often a recorded step is sampled relative to an agent's own step. In GridWorld, filling half of
+# each minibatch from 21 recorded steps cost a third of the reward.
 _MOST_OFTEN = 50
-# With ``auto`` the lead is that of this many agent steps per gradient step: the number of agents is not known yet.
+# The assumed number of agent steps per gradient step with ``auto``, because the number of agents is not known yet.
 _AUTO_LEAD = 20.0
 
 
 def lead_of(steps_per_update: AutoOrNumber, gradient_steps: int) -> float:
-    """Rows of experience for so many gradient steps, by which acting may be ahead."""
+    """Return how many rows acting may be ahead if its lead is limited to ``gradient_steps`` gradient steps."""
     return gradient_steps * (_AUTO_LEAD if steps_per_update == AUTO else steps_per_update)
 
 
 class Pace:
-    """One gradient step per ``steps_per_update`` agent steps on average, after the first ``first_step`` ones.
+    """One gradient step per ``steps_per_update`` agent steps on average, after ``first_step`` agent steps without any.
 
-    Counts as ML-Agents does (docs/explanation/mlagents-behavior.md#pace): another step is due while
-    ``(step - first_step) / count > steps_per_update``, where ``count`` starts at 1. Gradient steps may come in bursts,
-    as experience does; their total does not depend on how experience was drained.
+    As in ML-Agents (docs/explanation/mlagents-behavior.md#pace), another gradient step is due while
+    ``(step - first_step) / count > steps_per_update``, where ``count`` starts at 1. Like experience, gradient steps may
+    come in bursts; their total does not depend on how the experience was drained.
 
     Attributes:
-        count: 1 plus the gradient steps made so far.
+        count: 1 plus the number of gradient steps so far.
     """
 
     def __init__(self, steps_per_update: float, first_step: int) -> None:
@@ -61,9 +61,9 @@ class Pace:
         self.count = 1
 
     def due(self, step: int) -> int:
-        """How many gradient steps to make at trainer step ``step``."""
+        """Return how many gradient steps to make at trainer step ``step``."""
         steps = step - self._first_step
-        # The divisions below decide. Rounding may make this estimate wrong by one.
+        # Rounding can make this estimate wrong by one, so the divisions below decide.
         due = max(0, math.ceil(steps / self._steps_per_update) - self.count)
         while steps / (self.count + due) > self._steps_per_update:
             due += 1
@@ -72,18 +72,18 @@ class Pace:
         return due
 
     def made(self, count: int) -> None:
-        """Count ``count`` gradient steps as made."""
+        """Record that ``count`` gradient steps were made."""
         self.count += count
 
     def state(self) -> dict[str, float]:
-        """Plain data for a checkpoint."""
+        """Return the state as plain data for a checkpoint."""
         return {"count": self.count, "steps_per_update": self._steps_per_update, "first_step": self._first_step}
 
     def load(self, state: Mapping[str, Any] | None, step: int) -> None:
         """Continue from ``state``.
 
-        If there is none (a checkpoint of ML-Agents) or the settings have changed since, everything due until ``step``
-        counts as made.
+        Without a state (ML-Agents' checkpoints have none), or with a state that was saved with different settings, all
+        gradient steps due until ``step`` count as made.
         """
         if state is not None and self.state() == {**state, "count": self.count}:
             self.count = count_in(state["count"])
@@ -92,31 +92,31 @@ class Pace:
 
 
 class AutoPace:
-    """The pace ``auto``: gradient steps whenever there is time, at most two per agent step, and one per message.
+    """The pace ``auto``: one gradient step per message, and more in spare time, but at most two per agent step.
 
-    The loop asks again and again while environments compute, and gets one gradient step each time. Messages that have
-    arrived since the last one are owed a gradient step each, in one go: several may arrive at once from actors in
-    other processes, which wait until the learner has caught up.
+    The training loop calls ``due`` repeatedly while the environments are busy, and each call allows one gradient step.
+    Several messages can arrive at once from actors in other processes, which wait until the learner has caught up.
+    ``due`` then returns one gradient step for each of them.
 
     Args:
-        first_step: agent steps before the first gradient step, which allow none.
-        messages: returns the number of messages of all environments in this session.
+        first_step: number of agent steps before the first gradient step; they allow no gradient steps.
+        messages: returns the number of messages that all environments have sent in this session.
 
     Attributes:
-        count: 1 plus the gradient steps made so far.
-        allowed: gradient steps that the agent steps so far still allow.
+        count: 1 plus the number of gradient steps so far.
+        allowed: number of gradient steps that the agent steps so far still allow.
     """
 
     def __init__(self, first_step: int, messages: Callable[[], int]) -> None:
         self._first_step = first_step
         self._messages = messages
-        self._seen = 0  # messages that are not owed anything any more
-        self._step = 0  # whose gradient steps are part of ``allowed``
+        self._seen = 0  # messages that already had their gradient steps
+        self._step = 0  # agent steps that ``allowed`` accounts for
         self.count = 1
         self.allowed = 0
 
     def due(self, step: int) -> int:
-        """How many gradient steps to make at trainer step ``step``. Call it even if none can be made yet."""
+        """Return how many gradient steps to make at trainer step ``step``. Call this even if none can be made yet."""
         new = step - max(self._step, self._first_step)
         if new > 0:
             saved = max(new, _MOST_SAVED)
@@ -128,18 +128,18 @@ class AutoPace:
         return min(self.allowed, max(1, messages - self._seen))
 
     def made(self, count: int) -> None:
-        """Count ``count`` gradient steps as made."""
+        """Record that ``count`` gradient steps were made."""
         self.count += count
         self.allowed -= count
         self._seen = min(self._messages(), self._seen + count)
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
+        """Return the state as plain data for a checkpoint."""
         settings = {"steps_per_update": AUTO, "first_step": self._first_step}
         return {"count": self.count, **settings, "allowed": self.allowed, "step": self._step}
 
     def load(self, state: Mapping[str, Any] | None, step: int) -> None:
-        """Continue from ``state``. If it is of another pace, the steps until ``step`` allow no gradient steps."""
+        """Continue from ``state``. After a change of settings, the steps before ``step`` allow no gradient steps."""
         self.count, self.allowed, self._step = 1, 0, step
         if state is not None:
             self.count = count_in(state["count"])
@@ -148,16 +148,16 @@ class AutoPace:
 
 
 def pace_of(steps_per_update: AutoOrNumber, first_step: int, messages: Callable[[], int]) -> Pace | AutoPace:
-    """The pace of this setting; see the classes for the other arguments."""
+    """Create the pace for this setting; see the classes for the other arguments."""
     if steps_per_update == AUTO:
         return AutoPace(first_step, messages)
     return Pace(steps_per_update, first_step)
 
 
 class ReplayBatches:
-    """Draws steps or, with a memory, whole sequences from a replay, uniformly with replacement.
+    """Samples minibatches from a replay buffer, uniformly with replacement: single steps, or sequences with a memory.
 
-    The reward signals evaluate steps when these are drawn.
+    The reward signals evaluate the steps each time they are sampled.
     """
 
     def __init__(
@@ -174,20 +174,20 @@ class ReplayBatches:
         recorded: Replay | None = None,
         ratio: float = 0.0,
     ) -> None:
-        """Draw from ``replay``.
+        """Prepare sampling from ``replay``.
 
         Args:
-            replay: of the algorithm.
-            signals: in the order of the value heads.
-            batch_size: rows; rounded down to whole sequences, at least one.
+            replay: the algorithm's replay buffer.
+            signals: the reward signals in the order of the value heads.
+            batch_size: rows per minibatch, rounded down to whole sequences, but at least one sequence.
             action_size: C.
-            seed: of the draws and the policy's noise.
-            device: of the networks.
-            n_step: how many steps' rewards are summed; fewer before the end of a trajectory.
-            decides_next: whether the policy also acts in the next state, with noise from the column ``next_noise``.
-            recorded: demonstrations, without a memory.
-            ratio: their fraction of each batch, rounded to rows: at least one, and less than all. There are fewer rows
-                once a recorded step would be drawn more than 50 times as often as another.
+            seed: seed of the samples and of the policy's noise.
+            device: the device of the networks.
+            n_step: number of steps whose rewards are summed; fewer near the end of a trajectory.
+            decides_next: True if the policy also acts in the next state, with noise from the column ``next_noise``.
+            recorded: replay buffer with demonstrations; not supported with a memory.
+            ratio: fraction of recorded rows in each minibatch, rounded to at least one row and less than all. There are
+                fewer if recorded steps would otherwise be sampled more than 50 times as often as others.
         """
         self._n_step = n_step
         self._decides_next = decides_next
@@ -204,26 +204,26 @@ class ReplayBatches:
 
     @property
     def _gamma(self) -> FloatArray:
-        """The discounts [V, 1]. Not constant: an algorithm may still be choosing one."""
+        """The discounts [V, 1]. They may change, because an algorithm may choose them during training."""
         return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
     @property
     def num_recorded(self) -> int:
-        """Recorded rows of each batch now."""
+        """The current number of recorded rows in each minibatch."""
         if self._recorded is None:
             return 0
         often = _MOST_OFTEN * self._recorded.num_steps
         return min(self._most_recorded, self._per_batch * often // (often + self._replay.num_steps))
 
     def blocks(self, count: int, *, with_recorded: bool = True) -> Iterator[list[Minibatch]]:
-        """Yield ``count`` batches in blocks. Without recorded rows, rows of the replay take their places."""
+        """Yield ``count`` minibatches in blocks. Without recorded rows, the agents' replay buffer provides all rows."""
         num_recorded, block = self.num_recorded if with_recorded else 0, self.block_size
         for start in range(0, count, block):
             yield self._draw(min(block, count - start), num_recorded)
 
     @property
     def block_size(self) -> int:
-        """The most batches of a block."""
+        """The maximum number of minibatches in a block."""
         rows = self._per_batch * self._replay.sequence_length
         return min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
 
@@ -243,7 +243,7 @@ class ReplayBatches:
         return list(split(rows.with_columns(columns), sequences, count, self._replay.sequence_length))
 
     def _steps(self, replay: Replay, numbers: LongArray) -> tuple[Columns[Tensor], Columns[Tensor]]:
-        """Rows of steps or sequences, and the memories before them."""
+        """Return the rows of steps or sequences, and the memories before them."""
         sample = replay.sample(numbers)
         columns = {
             "rewards": self._tensor(self._rewards(replay, sample)).t(),
@@ -259,12 +259,12 @@ class ReplayBatches:
         return sample.rows.map(self._tensor).with_columns(columns), Columns(sequences)
 
     def _several_steps_later(self, replay: Replay, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
-        """Columns for targets ``n_step`` steps ahead instead of one."""
+        """Return the columns for ``n_step`` targets, which replace those for one-step targets."""
         ahead = replay.steps_ahead(numbers, self._n_step)
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         last = sample
         for step in range(self._n_step):
-            # After the end of a trajectory its last step is repeated, with weight 0.
+            # After the end of a trajectory, its last step is repeated with weight 0.
             last = replay.sample(numbers + np.minimum(step, ahead - 1))
             rewards += self._rewards(replay, last) * (step < ahead) * self._gamma**step
         columns = {n: self._tensor(last.rows[n]) for n in last.rows if n.startswith((NEXT_OBSERVATIONS, NEXT_MASK))}
@@ -273,7 +273,7 @@ class ReplayBatches:
         return columns
 
     def _goes_on(self, sample: Sample) -> NDArray[np.bool_]:
-        """Whether rewards after the step count, per signal, bool [V, rows]."""
+        """Return whether each signal counts the rewards after a step, bool [V, rows]."""
         goes_on: NDArray[np.bool_] = ~(sample.rows["terminated"] & self._ends)
         return goes_on
 
@@ -287,7 +287,7 @@ class ReplayBatches:
         return rewards
 
     def _numbers(self, count: int) -> LongArray:
-        """The numbers of the steps or sequences of ``count`` batches, i64."""
+        """Sample the indices of the steps or sequences for ``count`` minibatches, i64."""
         size = (count * self._per_batch,)
         numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
         return numbers
@@ -299,12 +299,15 @@ class ReplayBatches:
         return torch.from_numpy(array).to(self._device, torch_dtype(array.dtype))
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Name in the checkpoint -> random generator."""
+        """Return the random generators by their names in the checkpoint."""
         return {"replay": self._draws, "noise": self._noise}
 
 
 def _interleaved(rows: Columns[Tensor], others: Columns[Tensor], count: int) -> Columns[Tensor]:
-    """Join both into ``count`` batches with a share of each. Pictures become floats if only one of both has bytes."""
+    """Split both sets of rows into ``count`` parts and join the parts pairwise.
+
+    Images become floats if only one of the two sets has bytes.
+    """
     found = {}
     for name, one in rows.items():
         pair = one, others[name]

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate, the clipping range and the entropy weight."""
+"""Schedules of the learning rate, the clipping range and the entropy coefficient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trajtrainer.settings.components import ScheduleType
 
-# The values at which a linear schedule ends (docs/explanation/mlagents-behavior.md#schedules).
+# Final values of decaying schedules (docs/explanation/mlagents-behavior.md#schedules).
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
@@ -18,7 +18,7 @@ _ADAPTATION_FACTOR = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The scheduled hyperparameters at one trainer step. In PPO's symbols, ``beta`` is c2."""
+    """The scheduled hyperparameters at one trainer step. ``beta`` is the entropy coefficient, c2 in the PPO paper."""
 
     learning_rate: float
     epsilon: float
@@ -26,12 +26,12 @@ class Schedule:
 
 
 def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: int, step: int) -> float:
-    """The value of a schedule at trainer step ``step``.
+    """Return the value of a schedule at trainer step ``step``.
 
-    ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there. ``COSINE`` follows half
-    a cosine (Loshchilov & Hutter 2017). ``CONSTANT`` and ``ADAPTIVE`` are ``initial``. An ``initial`` below ``minimum``
-    stays as it is; in ML-Agents it *rises* to the minimum, so an epsilon of 0.05 ends as 0.1
-    (docs/explanation/mlagents-behavior.md#schedules).
+    ``LINEAR`` decays from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and then stays constant. ``COSINE``
+    decays along half a cosine (Loshchilov & Hutter 2017). ``CONSTANT`` and ``ADAPTIVE`` return ``initial``. An
+    ``initial`` below ``minimum`` stays constant; in ML-Agents it *rises* to the minimum, so an epsilon of 0.05 ends at
+    0.1 (docs/explanation/mlagents-behavior.md#schedules).
 
     >>> decayed(ScheduleType.LINEAR, 0.2, 0.1, 1000, 500)
     0.15000000000000002
@@ -47,9 +47,9 @@ def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: i
 
 
 def adapted(learning_rate: float, kl: float, desired_kl: float) -> float:
-    """The learning rate adapted to ``kl``, the divergence measured just before a gradient step, as rsl_rl does it.
+    """Adapt the learning rate to ``kl``, the KL divergence measured just before a gradient step, as in rsl_rl.
 
-    A divergence of 0, as at the first step of an update, changes nothing.
+    A divergence of 0, as in the first gradient step of an update, changes nothing.
 
     >>> adapted(3e-4, 0.05, 0.01)
     0.00019999999999999998

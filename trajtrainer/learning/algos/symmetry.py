@@ -1,4 +1,4 @@
-"""Symmetry (Mittal et al. 2024, arXiv:2403.04359): also learning from the mirror image of each step.
+"""Symmetry augmentation (Mittal et al. 2024, arXiv:2403.04359): also learning from the mirror image of each step.
 
 Shape legend: b rows of a minibatch, C continuous actions, K discrete branches, D sum of branch sizes.
 """
@@ -24,11 +24,11 @@ Mirror = Callable[[Tensor], Tensor]
 class Symmetry:
     """Appends the mirror images of a minibatch's rows.
 
-    Only observations and actions are mirrored, not rewards, returns, advantages and, as in rsl_rl, log-probabilities at
-    collection time. So a mirror image counts as if the policy that acted had been symmetric.
+    Observations and actions are mirrored. Rewards, returns and advantages stay the same. As in rsl_rl, so do the
+    log-probabilities at collection time, as if the policy that acted had been symmetric.
 
     Raises:
-        UnsupportedError: the mirror does not fit the agents.
+        UnsupportedError: the settings do not fit the agents' observations or actions.
     """
 
     def __init__(self, settings: SymmetrySettings, spec: BehaviorSpec, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class Symmetry:
         continuous, branches = settings.continuous_actions, settings.branches or list(range(len(sizes)))
         actions = settings.discrete_actions or [list(range(branch)) for branch in sizes]
 
-        # Column (k, actions[k][a]) of the mask is that of action a in the branch that branch k is exchanged with.
+        # Column (k, actions[k][a]) of the mirrored mask comes from action a in the branch swapped with branch k.
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
         columns, table = list(range(sum(sizes))), torch.zeros(len(sizes), max(sizes, default=0), dtype=torch.int64)
         for k, becomes in enumerate(actions):
@@ -54,7 +54,7 @@ class Symmetry:
             "mask": of_mask,
             NEXT_MASK: of_mask,
             "log_prob": _taken([*(continuous.indices or range(size)), *(size + k for k in branches)], device),
-            # Another row's noise, so that a row and its mirror image draw independently.
+            # A mirror image gets another row's noise, so that its action is sampled independently of the original's.
             "noise": partial(torch.roll, shifts=1, dims=0),
             "next_noise": partial(torch.roll, shifts=1, dims=0),
         }

@@ -1,9 +1,9 @@
 """Learning targets from whole trajectories: value estimates, advantages and returns.
 
-``gae``, ``lambda_return`` and ``v_trace`` solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory; V-trace has a
-different c at each step. All trajectories of a pack are solved together by doubling: pass k adds to each x the one 2^k
-steps ahead, times c^(2^k), after which x covers 2^(k+1) steps. This takes log2(longest trajectory) passes over the
-pack, whatever the number and lengths of its trajectories, instead of one Python iteration per step. Sums are computed
+``gae``, ``lambda_return`` and ``v_trace`` solve the recursion ``x[t] = d[t] + c * x[t + 1]`` within each trajectory;
+in V-trace, c depends on the step. All packed trajectories are solved at once by doubling: pass k adds c^(2^k) times the
+x that is 2^k steps ahead to each x, which then covers 2^(k+1) steps. This takes log2(longest trajectory) passes over
+the packed steps, no matter how many trajectories there are, instead of one Python iteration per step. Sums are computed
 in float64 and returned as float32.
 
 Shape legend: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
@@ -28,16 +28,17 @@ from trajtrainer.learning.nn.critic import AnyCritic, SharedCritic, unroll_value
 DoubleArray = NDArray[np.float64]
 Offsets = IntArray | LongArray
 
-# The most observation values that pass through the critic at once (64 MB of float32), to bound the layers' memory.
+# Maximum number of observation values in one pass through the critic (64 MB of float32). It bounds the memory that the
+# layers need.
 _MAX_NUMBERS = 1 << 24
 
 
 class ValueEstimates(NamedTuple):
-    """Estimates of the critic for packed steps.
+    """The critic's estimates for packed steps.
 
     Attributes:
-        values: f32 [V, B].
-        bootstrap: f32 [V, S], of the observation after each trajectory, whether or not the episode ended there.
+        values: f32 [V, B], the value of each step's observation.
+        bootstrap: f32 [V, S], the value of the observation after each trajectory, even if the episode ended there.
         memory: f32 [Q, H], the critic's own memory before each sequence, if it has one.
     """
 
@@ -47,14 +48,14 @@ class ValueEstimates(NamedTuple):
 
 
 class AgentMemories(PerAgent[Tensor]):
-    """Agent -> memory [H], for agents in unfinished episodes; all others have zeros."""
+    """The memory [H] of each agent that is in an unfinished episode. All other agents have a memory of zeros."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
 
     def of(self, agent: LongArray, device: torch.device) -> Tensor:
-        """f32 [S, H]."""
+        """Return the memories of these agents, f32 [S, H]."""
         nothing = torch.zeros(self._size, device=device)
         return torch.stack([self.get(one, nothing) for one in agent.tolist()])
 
@@ -70,9 +71,10 @@ class AgentMemories(PerAgent[Tensor]):
 class ValueEstimator:
     """Estimates the values of all trajectories in one pass through the critic.
 
-    A recurrent critic carries one memory per agent from one trajectory to the next, and clears it when an episode ends;
-    ML-Agents has a single one for all agents (docs/explanation/mlagents-behavior.md#memory). A critic on the actor's
-    body needs no memory of its own: the rows hold the actor's, which comes from the same body and the same steps.
+    For a recurrent critic, the estimator carries one memory per agent from one trajectory to the next and clears it
+    when an episode ends; ML-Agents has a single memory for all agents (docs/explanation/mlagents-behavior.md#memory). A
+    critic on the actor's body needs no memory of its own: the rows contain the actor's memory, which was computed by
+    the same body from the same steps.
     """
 
     def __init__(self, critic: AnyCritic, sequence_length: int) -> None:
@@ -82,7 +84,7 @@ class ValueEstimator:
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> ValueEstimates:
-        """Estimate values of ``packed``; ``obs`` and ``bootstrap_obs`` are its observations on the critic's device."""
+        """Estimate the values of ``packed``, whose observations on the critic's device are given separately."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
             values = numpy_of(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
@@ -97,7 +99,7 @@ class ValueEstimator:
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> ValueEstimates:
-        # Each step starts from its stored memory, so steps can be evaluated in any order.
+        # The memory before each step is stored, so steps can be evaluated in any order.
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
@@ -116,7 +118,7 @@ class ValueEstimator:
         before = torch.empty(int(first_sequence[-1]), critic.memory_size, device=device)
         rows_at_once = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in obs)))
         for turn in turns(packed.agent):
-            # Cut the turn so that the trajectories of each piece have about ``rows_at_once`` steps.
+            # Split the turn into parts whose trajectories have about ``rows_at_once`` steps in total.
             total = np.cumsum(packed.lengths[turn], dtype=np.int64)
             for some in np.split(turn, np.flatnonzero(np.diff((total - 1) // rows_at_once)) + 1):
                 memory = self._memories.of(packed.agent[some], device)
@@ -135,14 +137,14 @@ class ValueEstimator:
 
 @torch.no_grad()
 def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], sequence_length: int) -> FloatArray:
-    """Log-probabilities of the actions taken, f32 [B, C + K], under the current policy.
+    """Return the log-probabilities of the actions taken under the current policy, f32 [B, C + K].
 
-    A recurrent policy starts each sequence with the stored memory, as gradient steps do.
+    A recurrent policy starts each sequence with the stored memory, as in gradient steps.
 
     Args:
-        actor: of the policy.
+        actor: the current policy.
         packed: B steps.
-        obs: their observations per sensor [B, *O], on the actor's device.
+        obs: their observations for each sensor [B, *O], on the actor's device.
         sequence_length: L.
     """
     device, body = obs[0].device, actor.body
@@ -161,26 +163,26 @@ def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], 
 
 
 def mean_values(values: FloatArray, packed: PackedSteps) -> NDArray[np.float64]:
-    """The mean of estimates [V, B] over each trajectory, f64 [V, S]."""
+    """Return the mean of estimates [V, B] over each trajectory, f64 [V, S]."""
     means: NDArray[np.float64] = np.add.reduceat(values, packed.offset[:-1], axis=1) / packed.lengths
     return means
 
 
 def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
-    """The number of each trajectory's first sequence, and Q: i64 [S + 1]."""
+    """Return the index of each trajectory's first sequence, followed by Q, i64 [S + 1]."""
     offset = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(-(-lengths // sequence_length), out=offset[1:])
     return offset
 
 
 def sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
-    """The first step of each sequence, i64 [Q]."""
+    """Return the index of each sequence's first step, i64 [Q]."""
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
     return np.flatnonzero(within % sequence_length == 0)
 
 
 def turns(agent: LongArray) -> Iterator[LongArray]:
-    """Yield indices of trajectories in turns, such that each agent occurs once per turn and in order."""
+    """Yield the indices of trajectories in turns. Turn n contains the n-th trajectory of each agent."""
     order = np.argsort(agent, kind="stable")
     begins = np.flatnonzero(np.diff(agent[order], prepend=agent[order[0]] - 1))
     counts = np.diff(begins, append=len(agent))
@@ -191,34 +193,34 @@ def turns(agent: LongArray) -> Iterator[LongArray]:
 
 
 def ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
-    """The concatenation of ``arange(begin, begin + length)`` for each pair."""
+    """Return the concatenation of ``arange(begin, begin + length)`` for all pairs."""
     ends = np.cumsum(lengths, dtype=np.int64)
     ranges: LongArray = np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
     return ranges
 
 
 def in_parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the columns in pieces of bounded size."""
+    """Yield the columns in parts of limited size."""
     rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
     for start in range(0, len(columns[0]), rows):
         yield [column[start : start + rows] for column in columns]
 
 
 def numpy_of(tensor: Tensor) -> FloatArray:
-    """The numbers of a tensor on any device."""
+    """Return a tensor on any device as a numpy array."""
     array: FloatArray = tensor.cpu().numpy()
     return array
 
 
 def _per_signal(values: Sequence[float] | float) -> DoubleArray:
-    """A column [V, 1]."""
+    """Return the values as a column [V, 1]."""
     return np.atleast_1d(np.asarray(values, np.float64))[:, None]
 
 
 def _solve(terms: DoubleArray, coefficient: DoubleArray, offset: Offsets) -> DoubleArray:
     """Solve ``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B] by doubling, with x = 0 after each trajectory.
 
-    Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if they are the same for all steps.
+    Overwrites ``terms``. ``coefficient`` is [V, B], or [V, 1] if it is the same for all steps.
     """
     coefficient = np.broadcast_to(coefficient, terms.shape).copy()
     coefficient[:, offset[1:] - 1] = 0.0
@@ -250,12 +252,12 @@ def gae(
     ``A[t] = sum over i of (gamma * lambd)^i * (r[t+i] + gamma * V[t+i+1] - V[t+i])``.
 
     Args:
-        rewards: f32 [V, B], times strength.
+        rewards: f32 [V, B], multiplied by the signals' strength.
         values: f32 [V, B], the value of each step's observation.
-        bootstrap: f32 [V, S], the value of the observation after each trajectory; 0 after a true end.
-        offset: whole numbers [S + 1], no empty trajectory.
-        gamma: [V], discount of each signal.
-        lambd: lambda.
+        bootstrap: f32 [V, S], the value of the observation after each trajectory; 0 after a terminal state.
+        offset: integers [S + 1], the start of each trajectory, followed by B. Trajectories must not be empty.
+        gamma: [V], the discount factor of each signal.
+        lambd: the parameter lambda, from 0 (TD error) to 1 (full return).
 
     Returns:
         Advantages f32 [V, B].
@@ -273,9 +275,9 @@ def lambda_return(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Lambda-returns ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, f32 [V, B].
+    """Return lambda-returns ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, f32 [V, B].
 
-    After the last step the bootstrap value counts in full. Arguments as in ``gae``.
+    After the last step of a trajectory, R is the bootstrap value. The arguments are those of ``gae``.
     """
     discount = _per_signal(gamma)
     terms = rewards + discount * (1 - lambd) * _next_values(values, bootstrap, offset)
@@ -294,24 +296,26 @@ def v_trace(
     rho: FloatArray,
     trace: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """V-trace targets (Espeholt et al. 2018) of trajectories from another policy.
+    """Compute V-trace targets (Espeholt et al. 2018) for trajectories of another policy.
 
     ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (equation 1
-    and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])`` (section 4.2, where
-    lambda is 1). With weights of 1 both are the lambda-return, and ``q - V`` is the generalized advantage estimate.
+    and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])`` (section 4.2, where lambda is
+    1). If all importance weights are 1, both are the lambda-return, and ``q - V`` is the generalized advantage
+    estimate.
 
     Args:
-        rewards: this and the other arguments up to ``lambd`` as in ``gae``.
+        rewards: f32 [V, B]; see ``gae`` for this and the arguments up to ``lambd``.
         values: f32 [V, B].
         bootstrap: f32 [V, S].
-        offset: whole numbers [S + 1].
+        offset: integers [S + 1].
         gamma: [V].
-        lambd: lambda.
-        rho: f32 [B], truncated importance weight of each step.
-        trace: f32 [B], the paper's c: how much of later differences counts for each step.
+        lambd: the parameter lambda.
+        rho: f32 [B], the truncated importance weight of each step.
+        trace: f32 [B], the trace-cutting coefficients (c in the paper): how strongly later temporal differences affect
+            each step's target.
 
     Returns:
-        v, the targets of the values, and q, the values of the actions taken, both f32 [V, B].
+        v, the value targets, and q, the estimated values of the actions taken, both f32 [V, B].
     """
     discount = _per_signal(gamma)
     q = rewards + discount * _next_values(values, bootstrap, offset)

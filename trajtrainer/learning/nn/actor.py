@@ -1,4 +1,4 @@
-"""The policy's network."""
+"""The policy network."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from trajtrainer.learning.nn.init import initialize, make_unit_rows
 from trajtrainer.learning.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 
-_POLICY_GAIN = 0.01  # of orthogonal weights
+_POLICY_GAIN = 0.01  # gain of the head's orthogonal initialization
 _NORMALIZED_LOG_SIGMA_RANGE = (-10.0, 2.0)  # Palenicek et al. 2026
 
 
 class Actor(nn.Module):
-    """Body and action head.
+    """A network body followed by an action head.
 
     Args:
-        spec: what the agents see and do.
+        spec: the behavior's observations and actions.
         settings: ``network_settings``.
-        conditional_sigma: SAC's state-dependent sigma.
-        tanh_squash: SAC's squashed actions.
-        batch_norm: normalized layers and unit weights (``BatchNorm``), and a larger smallest sigma.
+        conditional_sigma: make sigma depend on the state, as SAC does.
+        tanh_squash: squash the actions with tanh, as SAC does.
+        batch_norm: use normalized layers and unit-length weights (``BatchNorm``), and a higher lower bound for sigma.
 
     Attributes:
-        spec: what it sees and does.
-        sees: numbers of the agents' sensors that form ``spec``, if the agents have more; None for all. ``Policy``
-            selects them. Everything else passes only the sensors of ``spec``.
+        spec: the observations that the policy receives, and its actions.
+        sees: indices of the agents' sensors that ``spec`` consists of; None if the policy sees all of them. ``Policy``
+            selects these sensors; every other caller passes only the sensors in ``spec``.
 
     Raises:
-        UnsupportedError: no encoder fits a sensor.
+        UnsupportedError: no encoder supports one of the sensors.
     """
 
     mlagents_names: ClassVar[Names] = {"body": "network_body", "head": "action_model"}
@@ -74,7 +74,7 @@ class Actor(nn.Module):
 
     @property
     def memory_size(self) -> int:
-        """H, the numbers of memory per agent; 0 without a memory."""
+        """H, the size of each agent's memory; 0 without a memory."""
         return self.body.memory_size
 
     def forward(
@@ -85,16 +85,16 @@ class Actor(nn.Module):
     def distribution(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor]:
-        """Decide in B steps that form S sequences.
+        """Compute the action distribution for B steps in S sequences.
 
         Args:
-            obs: per sensor [B, *O], f32 or (pictures) u8.
-            mask: bool [B, D], True = forbidden.
-            memory: before each sequence [S, H]; None for empty ones.
+            obs: observations of each sensor [B, *O], f32, or u8 for images.
+            mask: bool [B, D]; True marks a forbidden action.
+            memory: memory before each sequence [S, H]; None for empty memories.
             sequence_length: B / S.
 
         Returns:
-            The distribution, and the memories after each sequence [S, H].
+            The distribution, and the memory after each sequence [S, H].
         """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return self.head(encoding, mask), memory_out
@@ -104,7 +104,10 @@ class Actor(nn.Module):
 
 
 def copy_of(actor: Actor) -> Actor:
-    """A copy on the CPU. Each of its tensors has its own memory, even if the original's are parts of a larger one."""
+    """Return a copy of an actor on the CPU.
+
+    Each tensor of the copy has its own storage, even if the original tensors are views of a larger one.
+    """
     other = copy.deepcopy(actor).cpu().requires_grad_(False)
     for tensor in chain(other.parameters(), other.buffers()):
         tensor.data = tensor.data.clone()

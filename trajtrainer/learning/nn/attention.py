@@ -15,24 +15,24 @@ from trajtrainer.learning.nn.mlagents import Names
 
 EMBEDDING = 128
 HEADS = 4
-_PADDING_BELOW = 0.01  # an entity with a smaller sum of squares is padding
+_PADDING_BELOW = 0.01  # an entity whose sum of squares is smaller is padding
 MASKED_SCORE = -1e6
 MEAN_EPSILON = 1e-7
 
 
 def padding_mask(entities: Tensor) -> Tensor:
-    """Which entities [B, n, size] are padding: f32 [B, n], 1 = padding."""
+    """Return f32 [B, n], which is 1 where the entity in [B, n, size] is padding and 0 elsewhere."""
     return (entities.square().sum(2) < _PADDING_BELOW).to(entities.dtype)
 
 
 def padding_mask_to_onnx(graph: Graph, entities: str) -> str:
-    """Build :func:`padding_mask`."""
+    """Add the ONNX nodes that compute :func:`padding_mask`."""
     squares = graph.sum(graph.node("Mul", entities, entities), axis=2, keep=False)
     return graph.node("Cast", graph.node("Less", squares, graph.constant(_PADDING_BELOW)), to=FLOAT)
 
 
 class Embedding(nn.Module):
-    """One linear layer and Swish, with attention's small weights."""
+    """A linear layer followed by Swish, with the small initial weights of attention layers."""
 
     mlagents_names: ClassVar[Names] = {"linear": "seq_layers.0"}
 
@@ -48,10 +48,10 @@ class Embedding(nn.Module):
 
 
 class EntityEmbedding(nn.Module):
-    """Entities [B, n, size] to [B, n, embedding].
+    """An embedding of entities: [B, n, size] to [B, n, embedding].
 
-    If the agent also sees itself, its own observation is prepended to every entity. ``linear`` has the weights of this
-    concatenation, but the agent's own part is computed only once.
+    If the agent also has observations of its own state, these are prepended to every entity. ``linear`` holds the
+    weights for this concatenation, but the product with the agent's own part is computed only once.
     """
 
     mlagents_names: ClassVar[Names] = {"linear": "self_ent_encoder.seq_layers.0"}
@@ -69,7 +69,10 @@ class EntityEmbedding(nn.Module):
         return F.silu(F.linear(entities, weight[:, self.self_size :]) + of_self.unsqueeze(1))
 
     def to_onnx(self, graph: Graph, entities: str, own: str | None, count: int) -> str:
-        """Build [batch, count, size] and the agent's own [batch, e] to [batch, count, e]."""
+        """Add nodes that embed entities [batch, count, size], given the agent's own part [batch, self_size].
+
+        The result is [batch, count, e].
+        """
         if own is not None:
             row = graph.reshape(own, [-1, 1, self.self_size])
             entities = graph.concat([graph.concat([row] * count, axis=1), entities], axis=2)
@@ -77,7 +80,7 @@ class EntityEmbedding(nn.Module):
 
 
 class Projected(NamedTuple):
-    """Normalized entities and their projections by the linear layers, each [..., e]."""
+    """Normalized entities and their query, key and value projections, each [..., e]."""
 
     normalized: Tensor
     query: Tensor
@@ -86,7 +89,7 @@ class Projected(NamedTuple):
 
 
 class ResidualSelfAttention(nn.Module):
-    """Multi-head self-attention with a residual, then the mean over the present entities: [B, n, e] -> [B, e]."""
+    """Multi-head self-attention with a residual connection, averaged over the present entities: [B, n, e] -> [B, e]."""
 
     mlagents_names: ClassVar[Names] = {"query": "fc_q", "key": "fc_k", "value": "fc_v", "out": "fc_out"}
 
@@ -106,14 +109,14 @@ class ResidualSelfAttention(nn.Module):
         return self.attend(self.project(entities), padding)
 
     def project(self, entities: Tensor) -> Projected:
-        """The part of attention that depends on each entity alone, [..., e]."""
+        """Compute the part of the attention that depends on each entity alone, [..., e]."""
         normalized = F.layer_norm(entities, (self.embedding,))
         return Projected(normalized, self.query(normalized), self.key(normalized), self.value(normalized))
 
     def attend(self, entities: Projected, padding: Tensor) -> Tensor:
-        """Attend among projected entities [B, n, e], and average over those present: [B, e]."""
+        """Apply attention to projected entities [B, n, e] and average over the present ones: [B, e]."""
         query, key, value = (self.split(x) for x in (entities.query, entities.key, entities.value))
-        # ML-Agents divides by the root of the embedding's size, not of one head's.
+        # ML-Agents divides by the square root of the embedding size rather than of the head size.
         heads = F.scaled_dot_product_attention(
             query, key, value, attn_mask=padding[:, None, None, :] * MASKED_SCORE, scale=self.embedding**-0.5
         )
@@ -123,15 +126,15 @@ class ResidualSelfAttention(nn.Module):
         return (attended * present).sum(1) / (present.sum(1) + MEAN_EPSILON)
 
     def outputs(self, value: Tensor) -> Tensor:
-        """``out`` of each head's part of each value, without the bias: [B, n, e] to [B, heads n, e].
+        """Apply ``out`` without its bias to each head's part of each value: [B, n, e] to [B, heads * n, e].
 
-        This is less work than ``out`` of every set, if there are more sets than entities.
+        If there are more sets than entities, this is cheaper than applying ``out`` to every set.
         """
         parts = zip(value.chunk(self.heads, 2), self.out.weight.chunk(self.heads, 1), strict=True)
         return torch.cat([F.linear(part, weight) for part, weight in parts], 1)
 
     def to_onnx(self, graph: Graph, entities: str, padding: str, count: int) -> str:
-        """Build [batch, count, e] and padding [batch, count] to [batch, e]."""
+        """Add nodes that map entities [batch, count, e] and padding [batch, count] to [batch, e]."""
         normalized = graph.layer_norm(entities)
         query, key, value = (graph.linear_of_rows(layer, normalized) for layer in (self.query, self.key, self.value))
         heads = self._attend_to_onnx(graph, query, key, value, padding, count)
@@ -142,17 +145,17 @@ class ResidualSelfAttention(nn.Module):
         return graph.node("Div", total, graph.node("Add", number, graph.constant(MEAN_EPSILON)))
 
     def _attend_to_onnx(self, graph: Graph, query: str, key: str, value: str, padding: str, count: int) -> str:
-        """Build the scaled dot-product attention of all heads, [batch, count, e].
+        """Add the scaled dot-product attention of all heads, [batch, count, e].
 
-        Barracuda drops operators that look like a change between channels-first and channels-last: a Transpose
-        [0, 2, 3, 1] or [0, 3, 1, 2], and after a convolution also a Reshape to such an order of the same sizes, such as
-        [batch, n] to [batch, 1, 1, n]. So neither may occur here.
+        Barracuda drops operators that look like a conversion between channels-first and channels-last: a Transpose with
+        [0, 2, 3, 1] or [0, 3, 1, 2] and, after a convolution, also a Reshape that reorders the same sizes in this way,
+        such as [batch, n] to [batch, 1, 1, n]. The code below avoids both.
         """
         split = [-1, count, self.heads, self.embedding // self.heads]
         query, key, value = (
             graph.node("Transpose", graph.reshape(x, split), perm=[0, 2, 1, 3]) for x in (query, key, value)
         )
-        # Scale between the two transposes of the key, which would otherwise be merged into one of [0, 2, 3, 1].
+        # Scale between the two transposes of the key, which would otherwise be merged into a single [0, 2, 3, 1].
         scaled = graph.node("Div", key, graph.constant(math.sqrt(self.embedding)))
         scores = graph.node("MatMul", query, graph.node("Transpose", scaled, perm=[0, 1, 3, 2]))
         per_head = graph.reshape(graph.concat([padding] * self.heads, axis=1), [-1, self.heads, 1, count])

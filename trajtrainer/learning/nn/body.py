@@ -1,6 +1,6 @@
-"""From observations to an encoding: an encoder per sensor, attention, layers, memory.
+"""Network bodies, which encode observations: an encoder per sensor, attention, layers and a memory.
 
-The structure is ML-Agents' (docs/explanation/mlagents-behavior.md#body-and-heads).
+The structure follows ML-Agents (docs/explanation/mlagents-behavior.md#body-and-heads).
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from trajtrainer.settings.network import Activation, ConditioningType, NetworkSe
 
 
 class ObservationEncoder(nn.Module):
-    """Encodes all sensors of an agent as one vector.
+    """Encodes all of an agent's observations as one vector.
 
-    Vectors (normalized if the settings say so) and encoded pictures come in the order of the sensors, the attention
-    over all variable-length sensors last.
+    The vector contains the vector observations (normalized if the settings say so) and the encoded images in the order
+    of their sensors, followed by the result of attention over all variable-length sensors.
 
     Attributes:
-        size: of the encoding.
-        goals: sensors that are goal signals.
-        goal_size: of the goal's encoding; 0 if no sensor of fixed size is a goal signal.
+        size: size of the encoding.
+        goals: indices of the sensors that are goal signals.
+        goal_size: size of the goal's encoding; 0 if no sensor of fixed size is a goal signal.
         kinds: kind of each sensor.
-        seen: numbers of the encoded sensors, in order.
+        seen: indices of the encoded sensors, in order.
+        lists: indices of the encoded variable-length sensors.
+        fixed: indices of the other encoded sensors.
 
     Args:
         specs: all sensors of the behavior.
         settings: ``network_settings``.
-        hidden: numbers of the sensors that are left out. Observations still contain all sensors.
+        hidden: indices of the sensors to ignore. The observations still contain them.
     """
 
     def __init__(
@@ -92,14 +94,14 @@ class ObservationEncoder(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all encoded sensors are vectors."""
+        """True if all encoded sensors are vectors."""
         return all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.sensors)
 
     def check_goals(self) -> None:
         """Check that the goal signals can condition a network.
 
         Raises:
-            UnsupportedError: one has a variable length.
+            UnsupportedError: a goal signal has a variable length.
         """
         for i in self.goals:
             if i in self.lists:
@@ -110,7 +112,7 @@ class ObservationEncoder(nn.Module):
                 )
 
     def forward(self, obs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The encoding [B, size], and its parts from sensors of fixed size, in the order of ``fixed``."""
+        """Return the encoding [B, size], and the parts from sensors of fixed size in the order of ``fixed``."""
         parts = [self.sensors[i](obs[i]) for i in self.fixed]
         if self.attention is None:
             return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)), parts
@@ -125,7 +127,7 @@ class ObservationEncoder(nn.Module):
         return torch.cat([*encoding, attended], 1), parts
 
     def goal(self, parts: Sequence[Tensor]) -> Tensor:
-        """The goal's encoding [B, goal_size], out of the ``parts`` that :meth:`forward` returned."""
+        """Select the goal's encoding [B, goal_size] from the ``parts`` that :meth:`forward` returned."""
         return torch.cat([parts[self.fixed.index(i)] for i in self.goals], 1)
 
     @property
@@ -134,7 +136,7 @@ class ObservationEncoder(nn.Module):
         return {**sensors, "attention": "rsa", "own": "x_self_encoder"}
 
     def to_onnx(self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
-        """Build :meth:`forward` of observations [batch, *O] of these shapes."""
+        """Add nodes that compute :meth:`forward` for observations [batch, *O] with these shapes."""
         parts = [graph.module(self.sensors[i], obs[i]) for i in self.fixed]
         if self.attention is None:
             return graph.concat(parts, axis=1), parts
@@ -151,11 +153,11 @@ class ObservationEncoder(nn.Module):
         return graph.concat([parts[self.fixed.index(i)] for i in self.goals], axis=1)
 
     def normalizers(self) -> dict[int, Normalizer]:
-        """Sensor number -> normalizer."""
+        """Return the normalizers by sensor index."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
     def copy_normalization(self, other: ObservationEncoder, obs: Sequence[Tensor] = ()) -> None:
-        """Copy the normalizers of another encoder, which has seen ``obs``. Update those that it lacks with ``obs``."""
+        """Copy the normalizers of another encoder, which has seen ``obs``. Update those it lacks with ``obs``."""
         theirs = other.normalizers()
         for i, normalizer in self.normalizers().items():
             if i in theirs:
@@ -165,10 +167,10 @@ class ObservationEncoder(nn.Module):
 
 
 def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSettings) -> frozenset[int]:
-    """The numbers of the sensors that ``critic_only`` hides from the policy.
+    """Return the indices of the sensors that ``critic_only`` hides from the policy.
 
     Raises:
-        UnsupportedError: the behavior has no such sensor, or the policy would see none.
+        UnsupportedError: the behavior lacks a listed sensor, or no sensor would be left for the policy.
     """
     names = [str(spec.name) for spec in specs]
     known = ", ".join(f"{i} {name!r}" for i, name in enumerate(names))
@@ -187,23 +189,24 @@ def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSetti
 
 
 class NetworkBody(nn.Module):
-    """The part common to actor, critics and reward networks: sensors, layers, and possibly a memory.
+    """The part that actors, critics and reward networks share: sensor encoders, layers, and optionally a memory.
 
     Args:
         observation_specs: the behavior's sensors.
         settings: ``network_settings``.
-        action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
-        regularization: of the layers; none in ML-Agents.
-        sees_all: whether it also encodes the sensors of ``critic_only``, as critics do.
-        batch_norm: make the layers a ``NormalizedMlp``. Then ``normalize`` is superfluous, and a goal is an observation
-            like any other.
+        action_size: size of the action vector appended to the encoded observations (Q networks, GAIL); 0 for no
+            actions.
+        regularization: regularization of the layers; ML-Agents has none.
+        sees_all: also encode the ``critic_only`` sensors, as critics do.
+        batch_norm: use a ``NormalizedMlp`` for the layers. This makes ``normalize`` unnecessary and treats a goal like
+            any other observation.
 
     Attributes:
-        encoding_size: E, of the output: hidden_units, or half the memory size with a memory.
+        encoding_size: E, the size of the output: ``hidden_units``, or half the memory size with a memory.
         memory_size: H; 0 without a memory.
 
     Raises:
-        UnsupportedError: no encoder fits a sensor, or ``critic_only`` does not fit the sensors.
+        UnsupportedError: no encoder supports one of the sensors, or ``critic_only`` does not match the sensors.
     """
 
     mlagents_names: ClassVar[Names] = {"encoder": "observation_encoder", "layers": "_body_endoder", "memory": "lstm"}
@@ -225,7 +228,7 @@ class NetworkBody(nn.Module):
         self.encoder = ObservationEncoder(observation_specs, settings, unseen)
         size = self.encoder.size + action_size
         hidden = settings.hidden_units
-        # If all goals have a variable length, they condition nothing, as in ML-Agents.
+        # If all goals have a variable length, the layers are not conditioned, as in ML-Agents.
         self.conditioned = settings.goal_conditioning_type is ConditioningType.HYPER and self.encoder.goal_size > 0
         if self.conditioned:
             self.encoder.check_goals()
@@ -247,7 +250,7 @@ class NetworkBody(nn.Module):
 
     @property
     def is_mlp(self) -> bool:
-        """Whether it consists of layers on vectors, possibly followed by a memory, and nothing else."""
+        """True if the body is an unregularized ``Mlp`` on vectors, optionally followed by a memory."""
         return isinstance(self.layers, Mlp) and self.layers.regularization is None and self.encoder.is_plain
 
     @property
@@ -261,16 +264,17 @@ class NetworkBody(nn.Module):
         memory: Tensor | None = None,
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """Encode B steps, which are S sequences of length L = B / S.
+        """Encode B steps in S sequences of length L = B / S.
 
         Args:
-            obs: per sensor [B, *O], f32 or (pictures) u8.
-            actions: [B, action_size], where the body takes actions.
-            memory: before each sequence [S, H]; None for empty ones. A body without a memory returns it unchanged.
+            obs: observations of each sensor [B, *O], f32, or u8 for images.
+            actions: [B, action_size], if the body takes actions.
+            memory: memory before each sequence [S, H]; None for empty memories. A body without a memory returns it
+                unchanged.
             sequence_length: L.
 
         Returns:
-            The encoding [B, E], and the memories after each sequence [S, H] (H is 0 without a memory).
+            The encoding [B, E], and the memory after each sequence [S, H] (H is 0 without a memory).
         """
         return self.of_encoded(self.encoder(obs), actions, memory, sequence_length)
 
@@ -281,19 +285,25 @@ class NetworkBody(nn.Module):
         memory: Tensor | None = None,
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """:meth:`forward` of observations that ``encoder`` has encoded, once for several actions."""
+        """Do the same as :meth:`forward`, but for observations that ``encoder`` has already encoded.
+
+        This way, observations are encoded only once for several actions.
+        """
         x = self._layered(encoded, actions)
         if self.memory is None:
             return x, memory if memory is not None else x.new_empty((x.shape[0], 0))
         return self.memory(x, memory, sequence_length)  # type: ignore[no-any-return]
 
     def unroll(self, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
-        """Encode whole trajectories, ``obs`` per sensor [B, *O]. Other arguments as in :meth:`Memory.unroll`."""
+        """Encode whole trajectories, with the observations of each sensor [B, *O] in ``obs``.
+
+        The other arguments are those of :meth:`Memory.unroll`.
+        """
         assert self.memory is not None
         return self.memory.unroll(self.features(obs), offset, memory, sequence_length)
 
     def features(self, obs: Sequence[Tensor]) -> Tensor:
-        """The outputs of the layers [B, hidden_units], which enter the memory."""
+        """Compute the output of the layers [B, hidden_units], which is the input of the memory."""
         return self._layered(self.encoder(obs), None)
 
     def _layered(self, encoded: tuple[Tensor, list[Tensor]], actions: Tensor | None) -> Tensor:
@@ -312,14 +322,14 @@ class NetworkBody(nn.Module):
         memory: str | None,
         memory_out: str,
     ) -> str:
-        """Build one step: observations [batch, *O] to the encoding [batch, E].
+        """Add nodes for one step, which map observations [batch, *O] to the encoding [batch, E].
 
         Args:
-            graph: to add to.
-            obs: per sensor.
+            graph: the graph to add the nodes to.
+            obs: name of each sensor's observation.
             shapes: O of each sensor.
-            memory: memories before the step [batch, 1, H]; None if the body has none.
-            memory_out: what to call the memories after the step [batch, 1, H], if the body has any.
+            memory: name of the memory before the step [batch, 1, H]; None if the body has no memory.
+            memory_out: name for the memory after the step [batch, 1, H], if the body has a memory.
         """
         x, parts = self.encoder.to_onnx(graph, obs, shapes)
         goal = [self.encoder.goal_to_onnx(graph, parts)] if self.conditioned else []
@@ -330,7 +340,7 @@ class NetworkBody(nn.Module):
         return self.memory.to_onnx(graph, encoding, memory, memory_out)
 
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
-        """Add observations, per sensor [B, *O], to the normalizers."""
+        """Update the normalizers with the observations of each sensor [B, *O]."""
         for i, normalizer in self.encoder.normalizers().items():
             normalizer.update(obs[i], repeats)
 

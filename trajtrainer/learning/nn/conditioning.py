@@ -1,4 +1,4 @@
-"""Layers of bodies: an MLP, and one whose last layer is computed by a network that sees the goal (hypernetwork)."""
+"""Layers of network bodies: a plain MLP, and an MLP whose last layer is generated from the goal by a hypernetwork."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trajtrainer.learning.nn.mlagents import Names
 from trajtrainer.settings.network import Activation
 
 _FEW_GOALS = 8
-_FEW_ROWS = 3  # up to which outer products are faster
+_FEW_ROWS = 3  # up to this many rows, outer products are faster
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.TANH: torch.tanh,
     Activation.RELU: torch.relu,
 }
-Layer = tuple[Tensor, Tensor]  # the weight [in, out] and the bias [out] of a linear layer; see ``affine``
+Layer = tuple[Tensor, Tensor]  # weight [in, out] and bias [out] of a linear layer; see ``affine``
 
 
 def affine(x: Tensor, layer: Layer) -> Tensor:
@@ -40,16 +40,17 @@ def activated_layers(
     tape: list[tuple[Tensor, Tensor]] | None = None,
     activation: Activation = Activation.SWISH,
 ) -> Tensor:
-    """Apply linear layers, each followed by an activation, to rows as ``affine`` takes them.
+    """Apply linear layers, each followed by an activation, to rows in the format of ``affine``.
 
     Args:
         x: [b, in] or [n, b, in].
-        layers: from the first to the last.
-        tape: receives the input of each layer, and its output before the activation.
-        activation: Swish (Ramachandran et al. 2017) in ML-Agents.
+        layers: the layers from first to last.
+        tape: list to which the input of each layer and its output before the activation are appended.
+        activation: the activation; ML-Agents uses Swish (Ramachandran et al. 2017).
     """
     activate = ACTIVATIONS[activation]
-    product = torch.addmm if x.dim() == 2 else torch.baddbmm  # Not ``affine``: a call per layer would slow down acting.
+    # Calling ``affine`` for each layer would slow down acting.
+    product = torch.addmm if x.dim() == 2 else torch.baddbmm
     for weight, bias in layers:
         total = product(bias, x, weight)
         if tape is not None:
@@ -59,26 +60,26 @@ def activated_layers(
 
 
 def weights(linear: nn.Linear) -> Layer:
-    """The weight and bias of a linear layer, which share its memory."""
+    """Return the weight and bias of a linear layer as views."""
     return linear.weight.t(), linear.bias
 
 
 def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
-    """The linear layers among modules."""
+    """Return the linear layers among the modules."""
     return [module for module in modules if isinstance(module, nn.Linear)]
 
 
 class Regularization:
-    """Dropout, then layer normalization, as in DroQ's critics (Hiraoka et al. 2022).
+    """Dropout followed by layer normalization, as in the critics of DroQ (Hiraoka et al. 2022).
 
-    The normalization has no weights of its own, so checkpoints have the same entries with and without it.
+    The normalization has no weights, so checkpoints have the same entries with and without it.
 
     Args:
         layer_norm: whether to normalize.
-        dropout_rate: fraction that is dropped in training.
+        dropout_rate: fraction of the units to drop.
 
     Attributes:
-        generator: of the dropout, seeded by torch's global generator.
+        generator: random generator for the dropout, seeded from torch's global generator.
     """
 
     def __init__(self, *, layer_norm: bool, dropout_rate: float) -> None:
@@ -94,15 +95,15 @@ class Regularization:
 
 
 class Mlp(nn.Module):
-    """``layers`` times [linear, activation]. At least one layer, as in ML-Agents.
+    """An MLP: [linear, activation] repeated ``layers`` times. It has at least one layer, as in ML-Agents.
 
     Args:
-        size: of the input.
-        hidden: units of each layer.
-        layers: how many.
-        gain: of the initial weights.
-        activation: Swish in ML-Agents.
-        regularization: of each layer's output before the activation; none in ML-Agents.
+        size: size of the input.
+        hidden: number of units of each layer.
+        layers: number of layers.
+        gain: gain of the initial weights.
+        activation: the activation; ML-Agents uses Swish.
+        regularization: regularization of each layer's output before the activation; ML-Agents has none.
     """
 
     def __init__(
@@ -141,17 +142,17 @@ class Mlp(nn.Module):
 
 
 class FewRows(torch.autograd.Function):
-    """A linear layer with few rows and many outputs.
+    """A linear layer for few rows and many outputs.
 
-    The same up to rounding as ``torch.nn.functional.linear`` and its ``backward``, but the gradient of the large weight
-    is a sum of outer products, which takes a third of the time of a matrix product.
+    Up to rounding, it computes the same as ``torch.nn.functional.linear`` and its ``backward``. However, the gradient
+    of the large weight is a sum of outer products, which takes a third of the time of a matrix product.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Compute ``rows @ weight.T + bias``."""
         ctx.save_for_backward(rows, weight)
-        # weight @ rows.T: rows @ weight.T takes three times as long with so few rows.
+        # With so few rows, rows @ weight.T takes three times as long as weight @ rows.T.
         return torch.addmm(bias[:, None], weight, rows.t()).t()
 
     @staticmethod
@@ -166,12 +167,12 @@ class FewRows(torch.autograd.Function):
 
 
 class HyperLayer(nn.Module):
-    """A linear layer whose weight matrix is computed from the goal, for each sample.
+    """A linear layer whose weight matrix is computed from the goal of each sample.
 
     goal -> 2 x [linear, Swish] -> LayerNorm -> linear -> weights [in, out]; the bias is learned.
 
-    One matrix takes as much time and memory as a batch in an ordinary layer, so if samples share a few goals, each
-    matrix is computed once per goal.
+    Computing one matrix takes as much time and memory as passing a batch through an ordinary layer. If the samples
+    share a few goals, the matrix is therefore computed once per goal.
     """
 
     def __init__(self, size: int, goal_size: int, hidden: int) -> None:
@@ -182,9 +183,9 @@ class HyperLayer(nn.Module):
         self.weights = uniform_linear(hidden, size * hidden, math.sqrt(1.0 / (hidden * size)))
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
-        """Map [B, in] under goals [B, goal_size] to [B, out]."""
-        # Not for goals with a gradient (pictures), which unique() would cut off, and not on other devices, which would
-        # have to wait for the number of goals.
+        """Map ``x`` [B, in] to [B, out], given goals [B, goal_size]."""
+        # This excludes goals that need a gradient (images), because unique() is not differentiable, and other devices,
+        # because they would have to synchronize to get the number of goals.
         if goal.device.type == "cpu" and not goal.requires_grad and len(goal) > 1:
             goals, which = torch.unique(goal, dim=0, return_inverse=True)
             if len(goals) <= min(_FEW_GOALS, len(goal) - 1):
@@ -211,7 +212,7 @@ class HyperLayer(nn.Module):
 
 
 class HyperBody(nn.Module):
-    """``layers`` times [linear, activation], the last of the linear ones a :class:`HyperLayer`."""
+    """[linear, activation] repeated ``layers`` times, with a :class:`HyperLayer` as the last linear layer."""
 
     def __init__(
         self, size: int, goal_size: int, hidden: int, layers: int, activation: Activation = Activation.SWISH
@@ -224,7 +225,7 @@ class HyperBody(nn.Module):
         self.hyper = HyperLayer(hidden if len(self.plain) else size, goal_size, hidden)
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
-        """Encode ``x`` [B, in] under goals [B, goal_size]."""
+        """Encode ``x`` [B, in], given goals [B, goal_size]."""
         features = activated_layers(x, map(weights, linears(self.plain)), activation=self.activation)
         return ACTIVATIONS[self.activation](self.hyper(features, goal))
 

@@ -1,4 +1,4 @@
-"""Value networks: with their own body, or as heads on the actor's."""
+"""Value networks with their own body, or as heads on the actor's body."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class ValueNetwork(nn.Module):
-    """A body and one value head per reward signal. With actions as inputs, it is a Q network.
+    """A body with one value head per reward signal. With actions as inputs, it is a Q network.
 
     Args:
-        spec: what the agents see and do.
+        spec: the behavior's observations and actions.
         settings: ``network_settings``.
         signals: names of the reward signals, in order.
-        action_size: numbers of the action, which are appended to the encoded observations; 0 for a state's value.
-        outputs: numbers per signal; a Q network has one for each discrete action.
-        regularization: of the layers; none in ML-Agents.
-        batch_norm: normalized layers and unit weights (``BatchNorm``).
+        action_size: size of the action vector appended to the encoded observations; 0 for a state value.
+        outputs: number of outputs per signal; a Q network has one for each discrete action.
+        regularization: regularization of the layers; ML-Agents has none.
+        batch_norm: use normalized layers and unit-length weights (``BatchNorm``).
     """
 
     mlagents_names: ClassVar[Names] = {"body": "network_body", "heads": "value_heads"}
@@ -64,7 +64,7 @@ class ValueNetwork(nn.Module):
 
     @property
     def memory_size(self) -> int:
-        """H, the numbers of memory per agent; 0 without a memory."""
+        """H, the size of each agent's memory; 0 without a memory."""
         return self.body.memory_size
 
     def forward(
@@ -74,7 +74,11 @@ class ValueNetwork(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Values [V, B] (or [V, B, outputs]) of B steps in S sequences, and the memories after each sequence [S, H]."""
+        """Evaluate B steps in S sequences.
+
+        Returns:
+            The values [V, B] (or [V, B, outputs]), and the memory after each sequence [S, H].
+        """
         return self.of_encoded(self.body.encoder(obs), memory, sequence_length, actions)
 
     def of_encoded(
@@ -84,7 +88,7 @@ class ValueNetwork(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """:meth:`forward` of observations that ``body.encoder`` has encoded."""
+        """Do the same as :meth:`forward`, but for observations that ``body.encoder`` has already encoded."""
         encoding, memory_out = self.body.of_encoded(encoded, actions, memory, sequence_length)
         return self.heads(encoding), memory_out
 
@@ -92,8 +96,8 @@ class ValueNetwork(nn.Module):
 class SharedCritic(nn.Module):
     """Value heads on the actor's body (``shared_critic: true``).
 
-    The actor is not a submodule: ``parameters()`` and ``state_dict()`` hold only the heads. So with both kinds of
-    critic, actor and critic together have every parameter once.
+    The actor is not a submodule, so ``parameters()`` and ``state_dict()`` contain only the heads. With either kind of
+    critic, the actor and the critic together therefore contain every parameter exactly once.
     """
 
     mlagents_names: ClassVar[Names] = {"heads": "value_heads"}
@@ -118,23 +122,26 @@ class SharedCritic(nn.Module):
     def forward(
         self, obs: Sequence[Tensor], memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`ValueNetwork.forward`. ML-Agents carries a second memory for the critic, even here."""
+        """Do the same as :meth:`ValueNetwork.forward`.
+
+        ML-Agents keeps a separate memory for the critic even if the critic shares the actor's body.
+        """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return self.heads(encoding), memory_out
 
     def actor_and_values(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor, Tensor]:
-        """The distribution, values [V, B] and memories [S, H] from one pass through the body.
+        """Compute the distribution, values [V, B] and memories [S, H] in one pass through the body.
 
-        With a memory, the values come from the *actor's* memory. ML-Agents uses the critic's: :meth:`forward` yields
-        its numbers.
+        With a memory, the values are based on the *actor's* memory. ML-Agents uses the critic's memory: use
+        :meth:`forward` to get the same values.
         """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return *self.actor_and_values_of(encoding, mask), memory_out
 
     def actor_and_values_of(self, encoding: Tensor, mask: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """The distribution and values [V, B] of the body's encodings [B, E]."""
+        """Compute the distribution and values [V, B] for the body's encodings [B, E]."""
         return self._actor[0].head(encoding, mask), self.heads(encoding)
 
 
@@ -147,15 +154,15 @@ def unroll_values(
     """Evaluate whole trajectories with a critic that has a memory.
 
     Args:
-        critic: with a memory.
-        obs: per sensor [B, *O], S trajectories one after the other.
-        offset: where each starts, and B at the end: whole numbers [S + 1].
-        memory: before each trajectory [S, H]; None for empty ones.
-        sequence_length: L, at which trajectories are cut for training.
+        critic: a critic with a memory.
+        obs: observations of each sensor [B, *O], for S consecutive trajectories.
+        offset: start index of each trajectory, followed by B: integers [S + 1].
+        memory: memory before each trajectory [S, H]; None for empty memories.
+        sequence_length: L, the length of the sequences that trajectories are split into for training.
 
     Returns:
-        Values [V, B]; the memories before each sequence [Q, H], from which training starts, trajectory by trajectory;
-        and the memories after each trajectory [S, H], for the value of the following observation and for the next
+        The values [V, B]; the memory before each sequence [Q, H], grouped by trajectory, from which training starts;
+        and the memory after each trajectory [S, H], for the value of the following observation and for the next
         trajectory of the same episode.
     """
     out, starts, final = critic.body.unroll(obs, offset, memory, sequence_length)
@@ -163,10 +170,10 @@ def unroll_values(
 
 
 def update_normalizations(actor: Actor, critic: AnyCritic | GroupCritic, obs: Sequence[Tensor]) -> None:
-    """Add steps, per sensor [B, *O], to the normalizers of actor and critic.
+    """Update the normalizers of the actor and the critic with the observations of each sensor [B, *O].
 
-    Both see the same rows, so the critic copies the actor's statistics and computes only those of sensors that it alone
-    sees. ML-Agents counts each row twice on a shared body.
+    Both see the same rows, so the critic copies the actor's statistics and computes only those of the sensors that the
+    actor does not see. With a shared body, each row counts twice, as in ML-Agents.
     """
     if isinstance(critic, SharedCritic):
         actor.update_normalization(obs, repeats=2)

@@ -1,4 +1,4 @@
-"""Encoders of pictures (docs/explanation/mlagents-behavior.md#pictures): [B, C, H, W] to [B, hidden_units]."""
+"""Image encoders (docs/explanation/mlagents-behavior.md#pictures): [B, C, H, W] to [B, hidden_units]."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DENSE = {"dense": "dense.0"}  # ML-Agents numbers the layer and its activation
 
 
 def to_float(picture: Tensor) -> Tensor:
-    """Pictures as f32 in 0 ... 1. Those that arrived as PNG are stored as u8."""
+    """Convert images to f32 in [0, 1]. Images received as PNG are stored as u8."""
     return picture.to(torch.float32).div_(255.0) if picture.dtype == torch.uint8 else picture
 
 
 def convolved_side(side: int, kernel: int, stride: int) -> int:
-    """The side of a picture after a convolution without padding."""
+    """Return the side length of an image after a convolution without padding."""
     return (side - kernel) // stride + 1
 
 
@@ -36,7 +36,7 @@ class ConvolutionEncoder(nn.Module):
 
     Args:
         shape: (channels, height, width).
-        size: of the output.
+        size: size of the output.
         layers: (channels, kernel, stride) of each convolution.
     """
 
@@ -69,22 +69,22 @@ class ConvolutionEncoder(nn.Module):
 
 
 def simple(shape: Sequence[int], size: int) -> nn.Module:
-    """The encoder of ``vis_encode_type: simple``."""
+    """Create the encoder for ``vis_encode_type: simple``."""
     return ConvolutionEncoder(shape, size, ((16, 8, 4), (32, 4, 2)))
 
 
 def nature_cnn(shape: Sequence[int], size: int) -> nn.Module:
-    """The encoder of ``vis_encode_type: nature_cnn``."""
+    """Create the encoder for ``vis_encode_type: nature_cnn``."""
     return ConvolutionEncoder(shape, size, ((32, 8, 4), (64, 4, 2), (64, 3, 1)))
 
 
 def match3(shape: Sequence[int], size: int) -> nn.Module:
-    """The encoder of ``vis_encode_type: match3``."""
+    """Create the encoder for ``vis_encode_type: match3``."""
     return ConvolutionEncoder(shape, size, ((35, 3, 1), (144, 3, 1)))
 
 
 class ResidualBlock(nn.Module):
-    """``x + convolution(Swish(convolution(Swish(x))))``."""
+    """A residual block: ``x + convolution(Swish(convolution(Swish(x))))``."""
 
     mlagents_names: ClassVar[Names] = {"first": "layers.1", "second": "layers.3"}
 
@@ -102,7 +102,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResnetStage(nn.Module):
-    """Convolution, max pooling that halves the sides, two residual blocks."""
+    """A convolution, max pooling that halves height and width, and two residual blocks."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class ResnetStage(nn.Module):
 
 
 class ResnetEncoder(nn.Module):
-    """``vis_encode_type: resnet``: three stages, Swish, a dense layer, ReLU."""
+    """The encoder for ``vis_encode_type: resnet``: three stages, Swish, a dense layer and ReLU."""
 
     def __init__(self, shape: Sequence[int], size: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class ResnetEncoder(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """ML-Agents numbers all modules in one row; a stage is a convolution, pooling and the blocks."""
+        """ML-Agents numbers all modules consecutively; a stage consists of a convolution, pooling and the blocks."""
         names = {"dense": "dense"}
         for i, stage in enumerate(self.stages):
             assert isinstance(stage, ResnetStage)
@@ -161,7 +161,7 @@ class ResnetEncoder(nn.Module):
 
 
 class FullyConnectedEncoder(nn.Module):
-    """``vis_encode_type: fully_connected``: a dense layer on all pixels, LeakyReLU."""
+    """The encoder for ``vis_encode_type: fully_connected``: a dense layer on all pixels, followed by LeakyReLU."""
 
     mlagents_names: ClassVar[Names] = _DENSE
 
@@ -178,11 +178,11 @@ class FullyConnectedEncoder(nn.Module):
 
 
 class PluginEncoder(nn.Module):
-    """An encoder from a plugin package, which always receives pictures as floats.
+    """An encoder from a plugin package, which always receives images as floats.
 
     Attributes:
         name: ``vis_encode_type``.
-        plugin: the package's module. The checkpoint uses its names of entries.
+        plugin: the package's module, whose ``state_dict`` keys are used in the checkpoint.
     """
 
     def __init__(self, name: str, shape: Sequence[int], size: int) -> None:
@@ -195,16 +195,16 @@ class PluginEncoder(nn.Module):
             with torch.no_grad():
                 found = tuple(self.plugin(weight.new_zeros((1, *shape))).shape)
             if found != (1, size):
-                raise ValueError(f"its output for one picture has the shape {found}, expected {(1, size)}")
+                raise ValueError(f"its output for one image has the shape {found}, expected {(1, size)}")
 
     def forward(self, picture: Tensor) -> Tensor:
         return self.plugin(to_float(picture))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
-        """Build [batch, channels, height, width] to [batch, size].
+        """Add nodes that map images [batch, channels, height, width] to [batch, size].
 
         Raises:
-            ExportError: the package's module has no ``to_onnx``, or it fails.
+            ExportError: the package's module has no ``to_onnx`` method, or the method fails.
         """
         try:
             with ENCODERS.blaming(self.name):
@@ -215,24 +215,24 @@ class PluginEncoder(nn.Module):
 
 
 def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> nn.Module:
-    """The encoder for the pictures of one sensor.
+    """Create the encoder for the images of one sensor.
 
     Args:
-        sensor: its name, for error messages.
+        sensor: name of the sensor, for error messages.
         shape: (channels, height, width).
         name: ``vis_encode_type``.
-        size: of the output.
+        size: size of the output.
 
     Raises:
-        UnsupportedError: the pictures are too small for this encoder, or have no pixels.
-        PluginError: the encoder is a plugin's, and fails.
+        UnsupportedError: the images are too small for this encoder or have no pixels.
+        PluginError: the encoder comes from a plugin and cannot be created.
     """
     shape = tuple(shape)
     channels, height, width = shape
     side = min(height, width)
     if channels < 1 or side < 1:
         raise UnsupportedError(
-            f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), which have no pixels. "
+            f"Sensor {sensor!r} sends images of shape {shape} (channels, height, width), which have no pixels. "
             "Set the size of the sensor in Unity."
             ""
         )
@@ -242,7 +242,7 @@ def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> n
         fitting = sorted((other for other in sides if side >= sides[other]), key=lambda other: -sides[other])
         hint = " Are the channels last? They must come first." if width <= 4 < channels else ""
         raise UnsupportedError(
-            f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), which are too small for "
+            f"Sensor {sensor!r} sends images of shape {shape} (channels, height, width), which are too small for "
             f"vis_encode_type {name!r}: it needs sides of at least {smallest}. "
             f"Encoders that fit: {', '.join(fitting)}.{hint}"
         )

@@ -1,8 +1,9 @@
-"""An ONNX graph as plain data. Each module builds its part of it with its method ``to_onnx``.
+"""An ONNX graph as plain data. Each module adds its part of the graph in its ``to_onnx`` method.
 
-A value in the graph is the name of a tensor: each method takes names, adds nodes and returns the name of the result.
-The operators are those of ML-Agents' own exports, which are known to work with all of Unity's inference packages. The
-graph hides how they differ between opsets 9 and 15. ``trajtrainer.policies.onnx`` writes it to a file.
+Values in the graph are represented by tensor names: each method takes names, adds nodes and returns the name of the
+result. The operators are those that ML-Agents itself exports, which are known to work with all of Unity's inference
+packages. The graph hides the differences between opsets 9 to 15. ``trajtrainer.policies.onnx`` writes the graph to a
+file.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.settings.network import Activation
 
 BATCH = "batch"
-FLOAT, INT64 = 1, 7  # element types, as ONNX numbers them
-_END = np.iinfo(np.int64).max  # a slice up to the end
+FLOAT, INT64 = 1, 7  # ONNX element types
+_END = np.iinfo(np.int64).max  # end of a slice without an upper bound
 _LEAKY_SLOPE = 0.01  # torch's default
 _LAYER_NORM_EPSILON = 1e-5  # torch's default
 
-# From these opsets on, what was an attribute is an input.
+# Starting with these opsets, the operator takes an input instead of the former attribute.
 _SLICE_BY_INPUTS = 10
 _CLIP_BY_INPUTS = 11
 _AXES_BY_INPUTS = 13
 
 
 class Node(NamedTuple):
-    """One operator. Attributes that are arrays are stored as tensors."""
+    """An operator. Attributes that are arrays are stored as tensors."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -48,7 +49,7 @@ class ValueInfo(NamedTuple):
 
 
 def to_array(tensor: Tensor) -> NDArray[np.float32]:
-    """A tensor of any device and float type as a numpy array."""
+    """Convert a tensor of any float type on any device to a numpy array."""
     return tensor.detach().to("cpu", torch.float32).numpy()
 
 
@@ -63,8 +64,8 @@ class Graph:
     """An ONNX graph under construction.
 
     Args:
-        opset: of the standard operators, 9 to 15.
-        module: to be built; stored tensors have the names of its ``state_dict``.
+        opset: version of the standard operator set, 9 to 15.
+        module: the module to export. Its tensors are stored under their ``state_dict`` keys.
     """
 
     def __init__(self, opset: int, module: HasTensors | None = None) -> None:
@@ -77,7 +78,7 @@ class Graph:
         tensors = () if module is None else (*module.named_parameters(), *module.named_buffers())
         self._names = {id(tensor): name for name, tensor in tensors}
 
-    # -- ends of the graph
+    # -- inputs and outputs of the graph
 
     def input(self, name: str, shape: Sequence[int]) -> str:
         """Add an input with one row per agent: float32 [batch, *shape]."""
@@ -85,13 +86,13 @@ class Graph:
         return name
 
     def output(self, name: str, shape: Sequence[int], dtype: int = FLOAT) -> None:
-        """Declare a value, built before or later, as an output with one row per agent: [batch, *shape]."""
+        """Declare a value as an output with one row per agent: [batch, *shape]. The value may be added later."""
         self.outputs.append(ValueInfo(name, dtype, (BATCH, *shape)))
 
     def constant_output(self, name: str, value: NDArray[np.float32]) -> None:
         """Add a constant output.
 
-        The weight itself is the output, without a node in between, so that packages find the constant by its name.
+        The weight itself is the output, without a node in between, so that Unity's packages find the constant by name.
         """
         self.weight(name, value)
         self.outputs.append(ValueInfo(name, FLOAT, value.shape))
@@ -99,7 +100,7 @@ class Graph:
     # -- values
 
     def weight(self, name: str, value: NDArray[Any]) -> str:
-        """Store a tensor by name. If the name exists, its tensor stays."""
+        """Store a tensor under a name. If the name exists already, its tensor is kept."""
         self.weights.setdefault(name, value)
         return name
 
@@ -109,19 +110,19 @@ class Graph:
         rename: Callable[[str], str] = str,
         change: Callable[[NDArray[np.float32]], NDArray[np.float32]] = np.asarray,
     ) -> str:
-        """Store one of the module's tensors, possibly changed and then under another name."""
+        """Store one of the module's tensors, optionally under another name and with changed values."""
         return self.weight(rename(self.name_of(tensor)), change(to_array(tensor)))
 
     def name_of(self, tensor: Tensor) -> str:
-        """The name of one of the module's tensors in its ``state_dict``."""
+        """Return the ``state_dict`` key of one of the module's tensors."""
         return self._names[id(tensor)]
 
     def constant(self, value: float | Sequence[int]) -> str:
-        """Add a float32 scalar, or a list of whole numbers (int64)."""
+        """Add a constant: a float32 scalar or a list of int64 integers."""
         return self.node("Constant", value=np.array(value, np.float32 if isinstance(value, float) else np.int64))
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Add one operator with one result, named ``output`` or else after the operator."""
+        """Add an operator with one result. By default, the result is named after the operator."""
         if output is None:
             count = self._counts.get(operator, 0)
             self._counts[operator] = count + 1
@@ -129,17 +130,17 @@ class Graph:
         return self.nodes(operator, inputs, (output,), **attributes)[0]
 
     def nodes(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> tuple[str, ...]:
-        """Add one operator with several results. Missing optional inputs are empty names."""
+        """Add an operator with several results. Empty names stand for omitted optional inputs."""
         self.operators.append(Node(operator, tuple(inputs), tuple(outputs), attributes))
         return tuple(outputs)
 
     # -- modules
 
     def module(self, module: nn.Module, *inputs: Any) -> Any:
-        """Build a module with its ``to_onnx(graph, *inputs)``, and return its result.
+        """Add a module by calling its ``to_onnx(graph, *inputs)``, and return the result.
 
         Raises:
-            ExportError: the module has no such method.
+            ExportError: the module has no ``to_onnx`` method.
         """
         if isinstance(module, nn.Identity):
             return inputs[0]
@@ -162,7 +163,7 @@ class Graph:
         return self.node("Add", self.node("MatMul", x, weight), self.parameter(layer.bias))
 
     def linear_of_picture(self, layer: nn.Linear, x: str) -> str:
-        """Apply a linear layer to flattened pictures [batch, channels, height, width]."""
+        """Flatten images [batch, channels, height, width] and apply a linear layer to them."""
         return self.linear(layer, self.reshape(x, [-1, layer.in_features]))
 
     def activated_layers(self, layers: nn.ModuleList, x: str, activation: Activation) -> str:
@@ -177,7 +178,7 @@ class Graph:
         return self.node("Tanh" if activation is Activation.TANH else "Relu", x)
 
     def convolution(self, layer: nn.Module, x: str) -> str:
-        """Apply a convolution to pictures [batch, channels, height, width]."""
+        """Apply a convolution to images [batch, channels, height, width]."""
         assert isinstance(layer, nn.Conv2d)
         assert layer.bias is not None
         vertical, horizontal = (int(side) for side in layer.padding)
@@ -196,7 +197,7 @@ class Graph:
     # -- operators that differ between opsets
 
     def slice(self, x: str, axis: int, start: int, end: int | None = None) -> str:
-        """Add ``x[..., start:end, ...]``; to the end without ``end``."""
+        """Slice ``x`` from ``start`` to ``end`` along an axis; to the end of the axis if ``end`` is None."""
         stop = _END if end is None else end
         if self.opset < _SLICE_BY_INPUTS:
             return self.node("Slice", x, axes=[axis], starts=[start], ends=[stop])
@@ -214,7 +215,7 @@ class Graph:
         return self._by_axis("Unsqueeze", x, axis)
 
     def sum(self, x: str, axis: int, *, keep: bool) -> str:
-        """Sum over one axis, which stays with size 1 if ``keep``."""
+        """Sum over one axis, which is kept with size 1 if ``keep`` is True."""
         return self._by_axis("ReduceSum", x, axis, keepdims=int(keep))
 
     def _by_axis(self, operator: str, x: str, axis: int, **attributes: Any) -> str:
@@ -222,14 +223,14 @@ class Graph:
             return self.node(operator, x, axes=[axis], **attributes)
         return self.node(operator, x, self.constant([axis]), **attributes)
 
-    # -- small compositions
+    # -- compositions of operators
 
     def concat(self, values: Sequence[str], axis: int) -> str:
-        """Concatenate along an axis; a single value stays as it is."""
+        """Concatenate along an axis. A single value is returned unchanged."""
         return values[0] if len(values) == 1 else self.node("Concat", *values, axis=axis)
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
-        """Reshape; -1 is the size of the batch everywhere here."""
+        """Reshape. Callers use -1 for the batch size."""
         return self.node("Reshape", x, self.constant(list(shape)))
 
     def leaky_relu(self, x: str) -> str:

@@ -1,4 +1,4 @@
-"""Heads of actors and critics (docs/explanation/mlagents-behavior.md#body-and-heads)."""
+"""The output heads of actors and critics (docs/explanation/mlagents-behavior.md#body-and-heads)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
 
 FORBIDDEN_LOGIT = -1e8
 _MU_GAIN, _SIGMA_GAIN, _BRANCH_GAIN = 0.2, 0.2, 0.1
-_SDE_EPSILON = 1e-6  # variance
-_SDE_MEAN = 2.0  # the largest mean of squashed actions before the squashing, as in Stable-Baselines3
-LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
+_SDE_EPSILON = 1e-6  # added to the variance
+_SDE_MEAN = 2.0  # limit of the mean of squashed actions before squashing, as in Stable-Baselines3
+LOG_SIGMA_RANGE = (-20.0, 2.0)  # limits of a state-dependent log sigma
 
 
 class ActionHead(nn.Module):
     """Maps an encoding to an :class:`ActionDistribution`.
 
-    One linear layer, ``discrete``, computes the logits of all branches side by side; ML-Agents has a layer per branch.
+    A single linear layer, ``discrete``, computes the logits of all branches side by side; ML-Agents has one layer per
+    branch.
 
     Args:
         encoding_size: E.
-        action_spec: of the agents.
-        conditional_sigma: sigma depends on the state (SAC); otherwise it is one learned vector.
-        tanh_squash: continuous actions are squashed by tanh (SAC).
+        action_spec: the agents' actions.
+        conditional_sigma: True if sigma depends on the state (SAC); otherwise it is one learned vector.
+        tanh_squash: True if continuous actions are squashed with tanh (SAC).
         clip_actions: limit of raw continuous actions, 3 in ML-Agents.
-        log_std_init: logarithm of the initial sigma, if it does not depend on the state.
-        use_sde: the noise is linear in the encoding (Raffin et al. 2021); the learned standard deviations are those of
-            its matrix, [E, C] instead of [1, C].
+        log_std_init: logarithm of the initial sigma, if sigma does not depend on the state.
+        use_sde: True if the noise is linear in the encoding (Raffin et al. 2021). The learned standard deviations are
+            then those of the noise matrix, [E, C] instead of [1, C].
         log_sigma_range: limits of the logarithm of a state-dependent sigma.
 
     Attributes:
-        branch_sizes: the same as ``branches``, on the device of the weights.
+        branch_sizes: the sizes in ``branches`` as a tensor on the device of the weights.
     """
 
     branch_sizes: Tensor
@@ -79,12 +80,12 @@ class ActionHead(nn.Module):
         self.register_buffer("branch_starts", torch.tensor(starts, dtype=torch.int64), persistent=False)
 
     def forward(self, encoding: Tensor, mask: Tensor, scale: GaussianScale | None = None) -> ActionDistribution:
-        """The distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
+        """Compute the action distribution for encodings.
 
         Args:
             encoding: [B, E].
-            mask: bool [B, D].
-            scale: result of :meth:`constant_scale` for the current weights, to save its computation.
+            mask: bool [B, D]; True marks a forbidden action.
+            scale: result of :meth:`constant_scale` for the current weights, to avoid computing it again.
         """
         if self.mu is None:
             mu = log_sigma = encoding[:, :0]
@@ -98,17 +99,17 @@ class ActionHead(nn.Module):
         return self.distribution(mu, scale, logits)
 
     def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
-        """The distribution for outputs of the layers: mu [B, C], and logits [B, D] that are already masked."""
+        """Build the distribution from the layers' outputs: mu [B, C] and already masked logits [B, D]."""
         return ActionDistribution(
             mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash, self.clip_actions
         )
 
     def constant_scale(self) -> GaussianScale | None:
-        """The Gaussians' scale, valid until the weights change; None if it depends on the state."""
+        """Return the Gaussians' scale, which is valid until the weights change; None if it depends on the state."""
         return None if self.log_sigma is None or self.use_sde else GaussianScale(self.log_sigma)
 
     def to_env(self, continuous: Tensor) -> Tensor:
-        """Convert raw actions [B, C] to those the environment receives, as ``ActionDistribution.to_env`` does."""
+        """Convert raw actions [B, C] to the values the environment receives, as ``ActionDistribution.to_env`` does."""
         return (
             continuous
             if self.tanh_squash
@@ -116,15 +117,15 @@ class ActionHead(nn.Module):
         )
 
     def from_env(self, continuous: Tensor) -> Tensor:
-        """Convert actions that the environment received [B, C] to raw ones."""
+        """Convert actions that the environment received [B, C] to raw actions."""
         return continuous if self.tanh_squash else continuous * self.clip_actions
 
     def _log_sigma(self, encoding: Tensor) -> Tensor:
-        """[1, C], or [B, C] where it depends on the state."""
+        """Return log sigma [1, C], or [B, C] if it depends on the state."""
         if self.use_sde:
             assert self.log_sigma is not None
-            # PPO's encoding gets no gradient from the noise, which it would learn to suppress. SAC's entropy bonus
-            # prevents that.
+            # With PPO, no gradient flows from the noise to the encoding, because the encoding would learn to suppress
+            # the noise. With SAC, the entropy bonus prevents that.
             features = encoding if self.tanh_squash else encoding.detach()
             variance = features.square() @ self.log_sigma.exp().square()
             return 0.5 * (variance + _SDE_EPSILON).log()
@@ -144,7 +145,10 @@ class ActionHead(nn.Module):
         }
 
     def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
-        """Build continuous actions [batch, C] for an encoding [batch, E], named ``sampled`` and ``mode``."""
+        """Add nodes that compute continuous actions [batch, C] from an encoding [batch, E].
+
+        The outputs are named ``sampled`` and ``mode``.
+        """
         assert self.mu is not None
         mu = graph.linear(self.mu, encoding)
         if self.use_sde and self.tanh_squash:
@@ -154,7 +158,8 @@ class ActionHead(nn.Module):
             sigma = graph.node("Exp", log_sigma)
         elif self.use_sde:
             assert self.log_sigma is not None
-            # Unity keeps no matrix between steps, so the noise of each step is independent, with the same distribution.
+            # Unity cannot keep the noise matrix between steps, so each step has independent noise with the same
+            # distribution.
             variances = graph.weight("head.variances", to_array(self.log_sigma.exp().square()))
             variance = graph.node("MatMul", graph.node("Mul", encoding, encoding), variances)
             sigma = graph.node("Sqrt", graph.node("Add", variance, graph.constant(_SDE_EPSILON)))
@@ -171,9 +176,10 @@ class ActionHead(nn.Module):
                 graph.node("Div", limited, graph.constant(self.clip_actions), output=name)
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
-        """Build discrete actions [batch, K] for an encoding [batch, E], named ``sampled`` and ``mode``.
+        """Add nodes that compute discrete actions [batch, K] from an encoding [batch, E].
 
-        ``allowed`` [batch, D] is 1 for allowed actions, the opposite of masks elsewhere.
+        The outputs are named ``sampled`` and ``mode``. ``allowed`` [batch, D] is 1 for allowed actions, the opposite of
+        the masks elsewhere.
         """
         assert self.discrete is not None
         logits = graph.linear(self.discrete, encoding)
@@ -181,7 +187,10 @@ class ActionHead(nn.Module):
 
 
 def choices_to_onnx(graph: Graph, logits: str, allowed: str, branches: Sequence[int], sampled: str, mode: str) -> None:
-    """Build discrete actions [batch, K] for logits [batch, D]; the rest as in ``ActionHead.discrete_to_onnx``."""
+    """Add nodes that compute discrete actions [batch, K] from logits [batch, D].
+
+    The other arguments are those of ``ActionHead.discrete_to_onnx``.
+    """
     masked_logits = masked_to_onnx(graph, logits, allowed)
     samples, best = [], []
     start = 0
@@ -198,14 +207,14 @@ def choices_to_onnx(graph: Graph, logits: str, allowed: str, branches: Sequence[
 
 
 def masked_to_onnx(graph: Graph, logits: str, allowed: str) -> str:
-    """Build logits [batch, D], -1e8 where ``allowed`` [batch, D] is 0."""
+    """Add nodes that set the logits [batch, D] to -1e8 where ``allowed`` [batch, D] is 0."""
     forbidden = graph.node("Sub", graph.constant(1.0), allowed)
     penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
     return graph.node("Sub", graph.node("Mul", logits, allowed), penalty)
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits [B, D], -1e8 where ``mask`` is True."""
+    """Set the logits [B, D] to -1e8 where ``mask`` is True."""
     return logits.masked_fill(mask, FORBIDDEN_LOGIT)
 
 
@@ -215,8 +224,9 @@ class ValueHeads(nn.Module):
     Args:
         encoding_size: E.
         signals: names of the reward signals, in order.
-        outputs: numbers per signal; 1 for values, the sum of branches for Q networks with discrete actions.
-        initialization: of the first weights.
+        outputs: number of outputs per signal; 1 for values, the sum of the branch sizes for Q networks with discrete
+            actions.
+        initialization: how to initialize the weights.
     """
 
     def __init__(
@@ -234,7 +244,7 @@ class ValueHeads(nn.Module):
         initialize(self.linears, initialization, 1.0)
 
     def forward(self, encoding: Tensor) -> Tensor:
-        """[V, B], or [V, B, outputs] if there are several."""
+        """Return the values [V, B], or [V, B, outputs] with several outputs."""
         values = [head(encoding) for head in self.linears.values()]
         if self.outputs == 1:
             return (values[0] if len(values) == 1 else torch.cat(values, 1)).t()

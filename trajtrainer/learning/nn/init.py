@@ -1,7 +1,7 @@
 """Layers with ML-Agents' initial weights (docs/explanation/mlagents-behavior.md#body-and-heads).
 
-The random numbers come from torch's global generator, as everywhere in torch. :func:`seeded` gives one network its
-own stream and leaves the global generator where it was.
+The random numbers come from torch's global generator, as usual in torch. :func:`seeded` gives a network its own random
+stream and restores the state of the global generator afterwards.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from trajtrainer.settings.network import Initialization
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator within the block. Not for several threads at once: the generator is global."""
+    """Seed torch's CPU generator within the block. This is not thread-safe, because the generator is global."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object]) -> nn.Linear:
-    """A layer with weights from ``fill`` and biases 0.
+    """Create a layer with zero biases and weights filled by ``fill``.
 
-    torch's own initial weights would cost time and random numbers. The layer is on torch's default device, so that a
-    whole network can be made on "meta", without memory. There is nothing to fill there, and torch would import its
-    compiler to find out (measured: 1 s).
+    This skips torch's own initialization, which would take time and consume random numbers. The layer is created on
+    torch's default device, so a whole network can be created on "meta" without allocating memory. On "meta", ``fill``
+    is not called: it would do nothing except make torch import its compiler (measured: 1 s).
     """
     layer = nn.Linear(in_features, out_features, device="meta")
     weight = torch.empty(out_features, in_features)
@@ -40,27 +40,27 @@ def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object
 
 
 def kaiming_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
-    """A layer with weights Normal(0, gain / sqrt(in_features)), biases 0."""
+    """Create a layer with weights from Normal(0, gain / sqrt(in_features)) and zero biases."""
     return _linear(in_features, out_features, lambda weight: weight.normal_(std=gain / math.sqrt(in_features)))
 
 
 def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
-    """A layer with Xavier-uniform weights, biases 0."""
+    """Create a layer with Xavier-uniform weights and zero biases."""
     return _linear(in_features, out_features, nn.init.xavier_uniform_)
 
 
 def embedding_linear(in_features: int, embedding: int) -> nn.Linear:
-    """A layer of attention with weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
+    """Create an attention layer with weights from Normal(0, 1) * sqrt(0.125 / embedding) and zero biases."""
     return _linear(in_features, embedding, lambda weight: weight.normal_(std=math.sqrt(0.125 / embedding)))
 
 
 def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Linear:
-    """A layer with weights uniform in ±bound, biases 0."""
+    """Create a layer with weights uniform in ±bound and zero biases."""
     return _linear(in_features, out_features, lambda weight: weight.uniform_(-bound, bound))
 
 
 def unit_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
-    """A layer with orthogonal weights, of length 1 for each unit, and biases 0, if any."""
+    """Create a layer with orthogonal weights, scaled to length 1 for each unit, and zero biases if it has any."""
     layer = _linear(in_features, out_features, _fill_with_unit_rows)
     if not bias:
         layer.register_parameter("bias", None)
@@ -68,7 +68,7 @@ def unit_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn
 
 
 def make_unit_rows(module: nn.Module) -> None:
-    """Replace the weights of linear layers by those of ``unit_linear``."""
+    """Reinitialize the weights of linear layers in the same way as ``unit_linear``."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and not layer.weight.is_meta:
             with torch.no_grad():
@@ -81,10 +81,11 @@ def _fill_with_unit_rows(weight: Tensor) -> None:
 
 
 def initialize(layers: nn.Module, initialization: Initialization, gain: float = math.sqrt(2.0)) -> None:
-    """Replace ML-Agents' initial weights of linear layers, if ``initialization`` asks for others.
+    """Replace the initial weights of linear layers, unless ``initialization`` asks for ML-Agents' weights.
 
-    Orthogonal ones (Saxe et al. 2014) are multiplied by ``gain``, and biases stay. Those of torch, including biases,
-    are uniform within 1 / sqrt(in_features), with a third of the variance of ``kaiming_linear``.
+    Orthogonal weights (Saxe et al. 2014) are multiplied by ``gain``, and the biases are kept. torch's initialization
+    draws weights and biases uniformly within ±1 / sqrt(in_features), with a third of the variance of
+    ``kaiming_linear``.
     """
     if initialization is Initialization.MLAGENTS:
         return
@@ -96,7 +97,7 @@ def initialize(layers: nn.Module, initialization: Initialization, gain: float = 
 
 
 def init_lstm(lstm: nn.LSTM) -> None:
-    """Initialize each gate block Xavier-uniformly, and both bias vectors with 1 for the forget gate and 0 elsewhere."""
+    """Initialize the weights of each gate Xavier-uniformly; set biases to 1 for the forget gate and to 0 elsewhere."""
     hidden = lstm.hidden_size
     with torch.no_grad():
         for name, parameter in lstm.named_parameters():

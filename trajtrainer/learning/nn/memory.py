@@ -1,4 +1,4 @@
-"""Recurrent memory: an LSTM layer whose state is [h | c] per agent (docs/explanation/mlagents-behavior.md#memory)."""
+"""Recurrent memory: an LSTM layer with state [h | c] per agent (docs/explanation/mlagents-behavior.md#memory)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.nn.utils.rnn import PackedSequence
 from trajtrainer.learning.nn.graph import Graph, to_array
 from trajtrainer.learning.nn.init import init_lstm
 
-# Order of the gates in ONNX (input, output, forget, cell) as positions in torch's (input, forget, cell, output).
+# The gates in ONNX order (input, output, forget, cell), as positions in torch's order (input, forget, cell, output).
 _ONNX_GATES = (0, 3, 1, 2)
 
 
 class Unrolled(NamedTuple):
-    """Outputs of a memory for S whole trajectories, which are B steps and Q sequences of at most L steps.
+    """Outputs of a memory for S whole trajectories, with B steps in total, in Q sequences of at most L steps.
 
     Attributes:
-        out: after each step [B, H / 2].
-        starts: memory before each sequence [Q, H], all sequences of a trajectory one after the other.
+        out: output after each step [B, H / 2].
+        starts: memory before each sequence [Q, H], with the sequences of each trajectory in a row.
         final: memory after each trajectory [S, H].
     """
 
@@ -33,11 +33,11 @@ class Unrolled(NamedTuple):
 
 
 class Memory(nn.Module):
-    """An LSTM of ``memory_size / 2`` units, over sequences of equal length or whole trajectories.
+    """An LSTM with ``memory_size / 2`` units that processes sequences of equal length or whole trajectories.
 
     Args:
-        size: features per step.
-        memory_size: H, even; half of it is the hidden state (and the output), half the cell state.
+        size: number of features per step.
+        memory_size: H, an even number; half of the memory is the hidden state (and the output), half is the cell state.
     """
 
     def __init__(self, size: int, memory_size: int) -> None:
@@ -48,15 +48,15 @@ class Memory(nn.Module):
         init_lstm(self.lstm)
 
     def forward(self, x: Tensor, memory: Tensor | None, sequence_length: int) -> tuple[Tensor, Tensor]:
-        """Run S sequences.
+        """Process S sequences.
 
         Args:
-            x: [S * L, size], sequence after sequence.
-            memory: before the first step of each sequence [S, H]; None for empty ones.
+            x: consecutive sequences [S * L, size].
+            memory: memory before the first step of each sequence [S, H]; None for empty memories.
             sequence_length: L. Padding is at the end of a sequence, so it does not affect real steps.
 
         Returns:
-            [S * L, H / 2], and the memories after the last step [S, H].
+            The output of each step [S * L, H / 2], and the memory after the last step of each sequence [S, H].
         """
         sequences = x.reshape(-1, sequence_length, x.shape[1])
         if memory is None:
@@ -66,15 +66,15 @@ class Memory(nn.Module):
         return out.reshape(-1, self.hidden_size), torch.cat((hidden, cell), 2).squeeze(0)
 
     def unroll(self, x: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
-        """Run S trajectories of any lengths from their first to their last step.
+        """Process S trajectories of any length from the first to the last step.
 
-        The n-th sequences of all trajectories are one call of the LSTM, which returns its whole state only at the end
-        of a call.
+        The LSTM returns its full state only at the end of a call. Each call therefore processes the n-th sequence of
+        every trajectory.
 
         Args:
-            x: [B, size], trajectory after trajectory.
-            offset: where each starts, and B at the end: whole numbers [S + 1], on the CPU for speed.
-            memory: before each trajectory [S, H]; None for empty ones.
+            x: consecutive trajectories [B, size].
+            offset: start index of each trajectory, followed by B: integers [S + 1], preferably on the CPU for speed.
+            memory: memory before each trajectory [S, H]; None for empty memories.
             sequence_length: L; the last sequence of a trajectory may be shorter.
         """
         offset = offset.to("cpu", torch.int64)
@@ -97,10 +97,11 @@ class Memory(nn.Module):
         return Unrolled(out, starts, final)
 
     def to_onnx(self, graph: Graph, x: str, memory: str, memory_out: str) -> str:
-        """Build one step: [batch, size] and memories [batch, 1, H] to [batch, H / 2], and the memories ``memory_out``.
+        """Add nodes for one step, from features [batch, size] and memories [batch, 1, H] to outputs [batch, H / 2].
 
-        Unity keeps memories as [agent, 1, H]; the operator takes [1, agent, H / 2] twice. Barracuda recognizes
-        ML-Agents' LSTM by the operators around it, so these are the same here.
+        The new memories are named ``memory_out``. Unity stores memories as [agent, 1, H], but the operator takes two
+        tensors [1, agent, H / 2]. Barracuda recognizes ML-Agents' LSTM by the operators around it, so this method adds
+        the same operators.
         """
         lstm, size = self.lstm, self.hidden_size
         steps = graph.node("Transpose", graph.reshape(x, [-1, 1, lstm.input_size]), perm=[1, 0, 2])
@@ -133,8 +134,8 @@ class Memory(nn.Module):
 def _nth_sequences(offset: Tensor, lengths: Tensor, sequence_length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For n = 0, 1, ..., yield the trajectories that have an n-th sequence, longest first, and those sequences.
 
-    Sequences are given as their rows in the order of time (first steps of all, second steps, ...), and the number of
-    sequences that have each step, which is what ``PackedSequence`` takes.
+    The sequences are given in the format of ``PackedSequence``: row indices in time order (the first steps of all
+    sequences, then the second steps, ...), and the number of sequences at each step.
     """
     by_length = lengths.argsort(descending=True, stable=True)
     steps = torch.arange(sequence_length).unsqueeze(1)

@@ -16,28 +16,29 @@ from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
 if TYPE_CHECKING:
     from trajtrainer.learning.nn.multi_agent import GroupRows
 
-# How many bytes of rows are put in an epoch's order at once: enough that index operations cost little per minibatch,
-# and not so many that a buffer of pictures is copied as a whole.
+# Rows are reordered for an epoch in blocks of about this many bytes: large enough to keep the cost of indexing per
+# minibatch low, and small enough to avoid copying a whole buffer of images at once.
 _BLOCK_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Rows in the order of their sequences: ``b = Q * L`` rows, Q sequences of L steps (L is 1 without a memory).
+    """Rows grouped by sequence: ``b = Q * L`` rows in Q sequences of L steps (L is 1 without a memory).
 
-    Shape legend: C continuous actions, H memory size, O an observation's own shape, V reward signals.
+    Shape legend: C continuous actions, D sum of branch sizes, H memory size, O shape of an observation, V reward
+    signals.
 
     Attributes:
-        rows: b rows of the columns of an update buffer or replay, and those that the algorithm adds: ``loss_mask`` f32
-            [b], 0 in padding, if there is any. Off-policy also ``next_obs``; ``rewards`` f32 [b, V], times strength;
-            ``discount`` f32 [b, V], the weight of a signal's value of the next state; ``noise`` f32 [b, C], standard
-            normal, for the policy's current action; ``next_mask`` bool [b, D] and ``next_noise`` for its next one, if
-            the algorithm needs it.
-        sequences: memories before each sequence, f32 [Q, H], of networks that have one: ``memory`` (the actor's),
-            ``critic_memory`` and (of a critic of groups) ``baseline_memory``.
+        rows: b rows with the columns of an update buffer or replay buffer, and the columns that the algorithm adds:
+            ``loss_mask`` f32 [b], 0 for padding, if there is any. Off-policy algorithms also add ``next_obs``;
+            ``rewards`` f32 [b, V], multiplied by the signals' strength; ``discount`` f32 [b, V], the weight of each
+            signal's value of the next state; ``noise`` f32 [b, C], standard normal noise for the policy's current
+            action; and ``next_mask`` bool [b, D] and ``next_noise`` for its next action, if the algorithm needs one.
+        sequences: memory before each sequence, f32 [Q, H], for each network with a memory: ``memory`` (the actor's),
+            ``critic_memory`` and, with a group critic, ``baseline_memory``.
         sequence_length: L.
         groups: the rows with their groupmates, for algorithms that need them.
-        mirrored: whether the second half of the rows mirrors the first.
+        mirrored: True if the second half of the rows mirrors the first.
     """
 
     rows: Columns[Tensor]
@@ -50,46 +51,46 @@ class Minibatch:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> Tensor:
-        """A column of the rows, [b, ...]."""
+        """Return a column of the rows, [b, ...]."""
         return self.rows[name]
 
     @property
     def obs(self) -> tuple[Tensor, ...]:
-        """The observations per sensor, f32 or u8 [b, *O]."""
+        """The observations of each sensor, f32 or u8 [b, *O]."""
         return self.rows.obs
 
     @property
     def encoded(self) -> Tensor | None:
-        """Observations encoded once for all epochs of an update, f32 [b, in], which replace ``obs``."""
+        """The observations, encoded once for all epochs of an update, f32 [b, in]. They replace ``obs``."""
         return self.rows.get("encoded")
 
     @property
     def next_obs(self) -> tuple[Tensor, ...]:
-        """The observations after the step, per sensor, f32 or u8 [b, *O]."""
+        """The observations of each sensor after the step, f32 or u8 [b, *O]."""
         return self.rows.sensors(NEXT_OBSERVATIONS)
 
     @property
     def loss_mask(self) -> Tensor | None:
-        """f32 [b], 0 in padding; None when no row is padding."""
+        """The loss mask, f32 [b], 0 for padding; None if no row is padding."""
         return self.rows.get("loss_mask")
 
     @property
     def memory(self) -> Tensor | None:
-        """The actor's memory before each sequence, f32 [Q, H]; None without one."""
+        """The actor's memory before each sequence, f32 [Q, H]; None if it has no memory."""
         return self.sequences.get("memory")
 
     @property
     def critic_memory(self) -> Tensor | None:
-        """The critic's memory, f32 [Q, H]; None without one, or if the critic shares the actor's body."""
+        """The critic's memory, f32 [Q, H]; None if it has no memory or shares the actor's body."""
         return self.sequences.get("critic_memory")
 
     @property
     def baseline_memory(self) -> Tensor | None:
-        """The critic's memory for baselines, f32 [Q, H]; None without one."""
+        """The critic's memory for baselines, f32 [Q, H]; None if it has no memory."""
         return self.sequences.get("baseline_memory")
 
     def acted(self, rows: Tensor) -> Tensor:
-        """``rows`` [b, ...] without mirror images."""
+        """Return ``rows`` [b, ...] without the mirrored half."""
         return rows.chunk(2)[0] if self.mirrored else rows
 
     def with_rows(self, columns: Mapping[str, Tensor]) -> Minibatch:
@@ -100,13 +101,13 @@ class Minibatch:
 def in_order(
     rows: Columns[Tensor], sequences: Columns[Tensor], order: Tensor, batch_size: int, length: int
 ) -> Iterator[Minibatch]:
-    """Yield sequences in another order as minibatches. A last minibatch that would not be full is left out.
+    """Yield sequences in the given order as minibatches. An incomplete last minibatch is dropped.
 
     Args:
-        rows: of Q sequences of ``length`` rows.
-        sequences: their columns, Q rows; or none.
-        order: i64 [any], numbers of sequences.
-        batch_size: rows; rounded down to whole sequences, at least one.
+        rows: the rows of Q sequences with ``length`` rows each.
+        sequences: columns with one entry per sequence; may be empty.
+        order: indices of sequences, i64 [any].
+        batch_size: number of rows per minibatch, rounded down to whole sequences, but at least one sequence.
         length: L.
     """
     per_minibatch = max(1, batch_size // length)
@@ -125,7 +126,7 @@ def in_order(
 
 
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:
-    """Split rows and their sequences into ``count`` minibatches of the same size. They are views."""
+    """Split rows and their sequences into ``count`` minibatches of the same size, which are views."""
     row_parts, sequence_parts = _parts(rows, count), _parts(sequences, count)
     for row_columns, sequence_columns in zip(row_parts, sequence_parts, strict=True):
         yield Minibatch(row_columns, sequence_columns, sequence_length)
@@ -140,16 +141,16 @@ def _parts(columns: Columns[Tensor], count: int) -> Iterator[Columns[Tensor]]:
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """The torch type of a column. Whole numbers become int64, the only type that torch accepts as an index."""
+    """Return the torch dtype for a column. Signed integers become int64, which torch requires for indices."""
     return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the real rows and all columns, 0-d; 0 without real rows or columns.
+    """Return the mean over the real rows and all columns, 0-d; 0 if there are no real rows or no columns.
 
     Args:
         values: [b] or [b, columns].
-        mask: f32 [b], 1 for a real row and 0 for padding; None when every row is real.
+        mask: f32 [b], 1 for real rows and 0 for padding; None if every row is real.
     """
     if values.numel() == 0:
         return values.sum()

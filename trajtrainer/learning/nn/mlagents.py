@@ -1,11 +1,11 @@
-"""Where ML-Agents keeps weights and optimizers in its checkpoints.
+"""The locations of weights and optimizers in ML-Agents' checkpoints.
 
-A module whose parts have other names in ML-Agents has an attribute ``mlagents_names``: path of a part or tensor within
-the module -> its name in ML-Agents. Parts left out are not in ML-Agents' checkpoints. A part that joins several of
-ML-Agents' along the first dimension has all their names, with the number of rows of each. Modules without the attribute
-have the same names in both.
+A module whose parts have other names in ML-Agents has an attribute ``mlagents_names``, which maps the path of a part or
+tensor within the module to its name in ML-Agents. ML-Agents' checkpoints do not contain parts that the mapping omits.
+If a part joins several of ML-Agents' parts along the first dimension, the mapping lists all their names with the number
+of rows of each. Modules without the attribute have the same names in both.
 
-Modules are registered in ML-Agents' order, so that an optimizer has its parameters in the same order, too.
+Modules are registered in ML-Agents' order, so the parameters of an optimizer have the same order, too.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch import Tensor, nn
 Names = Mapping[str, str | Mapping[str, int]]
 
 POLICY, CRITIC = "Policy", "Optimizer:critic"
-"""Entries of a checkpoint. With a shared critic the second is a copy of the first."""
+"""Entries of a checkpoint. With a shared critic, the second is a copy of the first."""
 
 
 class NetworkPlace(NamedTuple):
-    """The entry of ML-Agents' checkpoint that holds a network, under names with ``prefix``."""
+    """The entry of an ML-Agents checkpoint that contains a network. The names in it start with ``prefix``."""
 
     entry: str
     prefix: str = ""
 
 
 class OptimizerPlace(NamedTuple):
-    """The entry that holds an Adam, and the networks whose parameters it trains, in order.
+    """The entry that contains the state of an Adam optimizer, and the networks that it trains, in order.
 
-    Without networks it trains other parameters, in ML-Agents' order.
+    If no networks are listed, it trains other parameters, in ML-Agents' order.
     """
 
     entry: str
@@ -42,14 +42,15 @@ class OptimizerPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """The parts of an algorithm that ML-Agents keeps in a checkpoint, and where. All others are in our own entry.
+    """The parts of an algorithm that ML-Agents' checkpoints contain, and their locations.
 
-    By default only the policy, so that the checkpoint can be exported and used for initialization.
+    All other parts are stored in an entry that only trajtrainer uses. By default, the layout contains only the policy,
+    so that the checkpoint can be exported and used for initialization.
 
     Attributes:
-        networks: our name -> its place, in the order of the file.
-        optimizers: likewise.
-        copies: name of a network that ML-Agents lacks -> the network that it starts as a copy of.
+        networks: maps a network's name in trajtrainer to its location, in the order of the file.
+        optimizers: maps an optimizer's name in trajtrainer to its location, in the order of the file.
+        copies: maps the name of a network that ML-Agents lacks to the network that it is initially a copy of.
     """
 
     networks: Mapping[str, NetworkPlace] = field(default_factory=lambda: {"actor": NetworkPlace(POLICY)})
@@ -58,17 +59,17 @@ class CheckpointLayout:
 
     @property
     def shares_critic(self) -> bool:
-        """Whether the critic is heads on the actor's body."""
+        """True if the critic consists of heads on the actor's body."""
         return self.networks.get("critic") == NetworkPlace(POLICY)
 
 
 class Key(NamedTuple):
-    """The place where ML-Agents keeps one entry of a ``state_dict``.
+    """The location of a ``state_dict`` entry in ML-Agents' checkpoints.
 
     Attributes:
-        names: more than one if the entry joins several of ML-Agents'.
-        rows: first dimensions of the joined entries; empty if none are joined.
-        is_parameter: whether an optimizer may train it; False for a buffer.
+        names: names in ML-Agents; several if the entry joins several of ML-Agents' entries.
+        rows: first dimension of each joined entry; empty if no entries are joined.
+        is_parameter: True if an optimizer may train the tensor, False for a buffer.
     """
 
     names: tuple[str, ...]
@@ -76,14 +77,14 @@ class Key(NamedTuple):
     is_parameter: bool = True
 
     def shapes(self, value: Tensor) -> list[tuple[int, ...]]:
-        """The shape of each of ML-Agents' entries, if ours has the shape of ``value``."""
+        """Return the shape of each of ML-Agents' entries for a joined tensor with the shape of ``value``."""
         if len(self.names) == 1:
             return [tuple(value.shape)]
         return [(rows, *value.shape[1:]) for rows in self.rows]
 
 
 def mlagents_keys(module: nn.Module) -> dict[str, Key]:
-    """Entry of a module's ``state_dict`` -> where ML-Agents keeps it, in the order of the ``state_dict``."""
+    """Map the ``state_dict`` keys of a module to locations in ML-Agents' checkpoints, in ``state_dict`` order."""
     found = _keys(module)
     parameters = {name for name, _ in module.named_parameters()}
     return {

@@ -2,9 +2,8 @@
 
 It follows ML-Agents (docs/explanation/mlagents-behavior.md#poca).
 
-Shape legend: b rows, Q sequences of them, K moments (the agents of one group at one time), D agents at all of these
-moments, n agents of the largest group, A numbers of an action, e hidden units, E numbers of an encoding, H memory size,
-V reward signals.
+Shape legend: b rows, Q sequences of rows, K moments (the agents of one group at one time), D agents at all of these
+moments, n agents in the largest group, A action size, e hidden units, E encoding size, H memory size, V reward signals.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from trajtrainer.learning.nn.memory import Memory, Unrolled
 from trajtrainer.learning.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 
-# In ML-Agents the initial weights of this body's layers are smaller than those of other bodies by this factor, squared.
+# ML-Agents scales the initial weights of this body's layers by sqrt(_GAIN_SQUARED / hidden_units).
 _GAIN_SQUARED = 0.125
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """Steps of agents with their groupmates. Every agent occurs once, however many others see it.
+    """Steps of agents and their groupmates. Each agent is stored once, no matter how many rows refer to it.
 
     Attributes:
-        obs: per sensor [D, *O].
-        actions: f32 [D, A], made by ``flat_actions``.
+        obs: observations of each sensor [D, *O].
+        actions: f32 [D, A], as returned by ``flat_actions``.
         members: i64 [K, n], indices of the agents present at each moment; -1 in empty places.
-        moment: i64 [b], of each row.
-        place: i64 [b], of the row's own agent among the members.
+        moment: i64 [b], index of each row's moment.
+        place: i64 [b], position of the row's own agent among the members of its moment.
     """
 
     obs: Sequence[Tensor]
@@ -58,10 +57,10 @@ class GroupRows:
     place: Tensor
 
     def of_rows(self, encoding: Tensor) -> tuple[Tensor, Tensor]:
-        """For each row, its moment's encoding for the value and its own agent's for the baseline, [b, x] each.
+        """Select each row's encoding for the value (its moment's) and for the baseline (its own agent's), [b, x] each.
 
         Args:
-            encoding: [K, n + 1, x], as ``MultiAgentNetworkBody`` returns it.
+            encoding: [K, n + 1, x], as returned by ``MultiAgentNetworkBody``.
         """
         width = encoding.shape[1]
         flat = encoding.flatten(0, 1)
@@ -69,7 +68,7 @@ class GroupRows:
         return flat.index_select(0, first + width - 1), flat.index_select(0, first + self.place)
 
     def halves(self) -> list[GroupRows]:
-        """The first and the second half of the moments, each with only its own agents and without rows."""
+        """Split the moments into two halves, each with only the agents in it and without rows."""
         found = []
         for members in self.members.chunk(2):
             agents, places = torch.unique(members.clamp(min=0), return_inverse=True)
@@ -80,7 +79,7 @@ class GroupRows:
 
 
 def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) -> Tensor:
-    """Each agent's action as one vector [D, A]: the continuous part, then each branch one-hot."""
+    """Return each agent's action as one vector [D, A]: the continuous actions, then each branch one-hot encoded."""
     parts = [continuous]
     for column, size in zip(discrete.unbind(1), action_spec.discrete_branches, strict=True):
         parts.append(F.one_hot(column.long(), size).to(continuous.dtype))
@@ -88,18 +87,19 @@ def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) 
 
 
 class MultiAgentNetworkBody(nn.Module):
-    """Encodes observations and actions of a group's agents as one vector, whatever their order and number.
+    """Encodes the observations and actions of a group of agents as one vector, for any number and order of agents.
 
-    Goal signals are ordinary observations here, as in ML-Agents.
+    Goal signals are treated as ordinary observations, as in ML-Agents.
 
     Args:
-        spec: what the agents see and do.
-        settings: ``network_settings``; ``hidden_units`` is a multiple of the attention's heads.
+        spec: the behavior's observations and actions.
+        settings: ``network_settings``; ``hidden_units`` must be a multiple of the number of attention heads.
 
     Attributes:
-        max_group_size: agents of the largest group ever seen, 0-d. The number of agents is encoded relative to it.
-        encoding_size: E, whose last number encodes the number of agents.
-        encoding_of_groups: e + 1, the size of what enters the memory.
+        max_group_size: number of agents in the largest group seen so far, 0-d. The number of agents is encoded relative
+            to it.
+        encoding_size: E; the last element of an encoding is the encoded number of agents.
+        encoding_of_groups: e + 1, the size of an encoding before the memory.
         memory_size: H; 0 without a memory.
     """
 
@@ -132,14 +132,15 @@ class MultiAgentNetworkBody(nn.Module):
         self.encoding_size = (hidden if self.memory is None else self.memory.hidden_size) + 1
 
     def values(self, obs: Sequence[Tensor], members: Tensor) -> Tensor:
-        """Encode groups for their values: by what their members see, without the memory.
+        """Encode groups for their values, from the members' observations and without the memory.
 
         Args:
-            obs: of D agents, per sensor [D, *O].
-            members: i64 [K, n], indices of each group's agents; -1 in empty places. At least one each.
+            obs: observations of D agents, for each sensor [D, *O].
+            members: i64 [K, n], indices of each group's agents; -1 in empty places. Each group has at least one member.
 
         Returns:
-            [K, e + 1], whose last number encodes the number of agents: 1 for the largest group ever, -1 for none.
+            [K, e + 1]; the last element encodes the number of agents, from -1 for no agents to 1 for the largest group
+            so far.
         """
         entities = self.observing(self.encoder(obs)[0], None)
         absent = members < 0
@@ -148,18 +149,19 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, self._numbers(absent)), 1)
 
     def forward(self, obs: Sequence[Tensor], actions: Tensor, members: Tensor) -> Tensor:
-        """Encode groups for the baseline of each member, and for their values, without the memory.
+        """Encode groups for the baseline of each member and for their values, without the memory.
 
-        Every agent is embedded twice, with its action and without. The group's n + 1 sets of agents are selected from
-        these 2 n embeddings, so most of the arithmetic is done once per agent, not once per agent and set.
+        Each agent is embedded twice, with and without its action. The group's n + 1 sets of agents are selected from
+        these 2 n embeddings, so most of the computation is done once per agent instead of once per agent and set.
 
         Args:
             obs: as in ``values``.
-            actions: of the same agents [D, A].
+            actions: actions of the same agents [D, A].
             members: as in ``values``.
 
         Returns:
-            [K, n + 1, e + 1]: for the baselines of the members, which see the others' actions, then for the value.
+            [K, n + 1, e + 1]: the encodings for the members' baselines, which take the other members' actions into
+            account, followed by the encoding for the value.
         """
         encoding, _ = self.encoder(obs)
         observing = self.observing(encoding, None)
@@ -173,16 +175,16 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, numbers), 2)
 
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
-        """Attend within each set and average: [K, 2 n, e] and empty places, bool [K, n], to [K, n + 1, e]."""
+        """Apply attention within each set and average: [K, 2 n, e] and empty places, bool [K, n], to [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
         query, key = attention.split(entities.query), attention.split(entities.key)
         chosen, outside = _sets(count, query.dtype, query.device)
-        # An entity's query is the same in all sets. Keys come before queries, because torch is slow at a softmax over a
-        # short last dimension.
+        # An entity's query is the same in all sets. The keys' dimension comes before the queries', because torch's
+        # softmax is slow over a short last dimension.
         scores = torch.matmul(torch.matmul(key, query.transpose(2, 3)), chosen * attention.embedding**-0.5)
         lacking = outside + absent.repeat(1, 2).to(outside.dtype)[:, None, :, None]
         weights = torch.softmax(scores + lacking * MASKED_SCORE, 2).flatten(1, 2)
-        # The output for a set is the sum of contributions of each entity, by the heads and by the residual.
+        # The output for a set is the sum of each entity's contributions through the heads and through the residual.
         parts = torch.cat((attention.outputs(entities.value), entities.normalized + attention.out.bias), 1)
         weights = torch.cat((weights, chosen.expand(len(weights), -1, -1)), 1)
         attended = torch.bmm(weights.transpose(1, 2), parts)
@@ -197,7 +199,7 @@ class MultiAgentNetworkBody(nn.Module):
         return number * 2.0 / self.max_group_size - 1.0
 
     def note_groups(self, members: Tensor) -> None:
-        """Update ``max_group_size`` with groups, given as in ``values``."""
+        """Update ``max_group_size`` with groups in the format of ``values``."""
         self.note_group_sizes((members >= 0).sum(1, dtype=self.max_group_size.dtype))
 
     @torch.no_grad()
@@ -207,17 +209,17 @@ class MultiAgentNetworkBody(nn.Module):
             torch.maximum(self.max_group_size, number.max(), out=self.max_group_size)
 
     def remember(self, encoding: Tensor, memory: Tensor | None, sequence_length: int) -> tuple[Tensor, Tensor]:
-        """Run the memory over encodings of Q sequences.
+        """Run the memory over the encodings of Q sequences.
 
         Returns:
-            [b, E], and the memories after each sequence [Q, H].
+            The encodings after the memory [b, E], and the memory after each sequence [Q, H].
         """
         assert self.memory is not None
         out, after = self.memory(encoding[:, :-1], memory, sequence_length)
         return torch.cat((out, encoding[:, -1:]), 1), after
 
     def unroll(self, encoding: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
-        """Run the memory over encodings of whole trajectories, as ``Memory.unroll`` does."""
+        """Run the memory over the encodings of whole trajectories, as ``Memory.unroll`` does."""
         assert self.memory is not None
         out, starts, final = self.memory.unroll(encoding[:, :-1], offset, memory, sequence_length)
         return Unrolled(torch.cat((out, encoding[:, -1:]), 1), starts, final)
@@ -227,10 +229,10 @@ class MultiAgentNetworkBody(nn.Module):
 
 
 class GroupCritic(nn.Module):
-    """The value of a group's state, and each agent's baseline: the value when its own action is not known.
+    """Estimates the value of a group's state, and each agent's baseline: the value if its own action is unknown.
 
     Args:
-        spec: what the agents see and do.
+        spec: the behavior's observations and actions.
         settings: ``network_settings``.
         signals: names of the reward signals, in order.
     """
@@ -251,18 +253,18 @@ class GroupCritic(nn.Module):
         return self.body.memory_size
 
     def encode(self, groups: GroupRows) -> Tensor:
-        """Encode moments, [K, n + 1, e + 1], without the memory."""
+        """Encode moments without the memory, [K, n + 1, e + 1]."""
         encoding: Tensor = self.body(groups.obs, groups.actions, groups.members)
         return encoding
 
     def forward(
         self, groups: GroupRows, memories: tuple[Tensor | None, Tensor | None] = (None, None), sequence_length: int = 1
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Values and baselines of b rows in Q sequences, [V, b] each, and the memories after each sequence.
+        """Compute the values and baselines of b rows in Q sequences, [V, b] each, and the memories after each sequence.
 
         Args:
             groups: the rows.
-            memories: of the value and of the baseline, before each sequence [Q, H]; None for empty ones.
+            memories: memories for the value and for the baseline before each sequence [Q, H]; None for empty memories.
             sequence_length: L = b / Q.
         """
         return self.of_encoding(self.encode(groups), groups, memories, sequence_length)
@@ -274,7 +276,7 @@ class GroupCritic(nn.Module):
         memories: tuple[Tensor | None, Tensor | None] = (None, None),
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """:meth:`forward` of moments that :meth:`encode` has encoded."""
+        """Do the same as :meth:`forward`, but for moments that :meth:`encode` has already encoded."""
         encodings = groups.of_rows(encoding)
         if self.body.memory is None:
             nothing = encodings[0].new_empty((len(groups.moment), 0))
@@ -289,21 +291,21 @@ class GroupCritic(nn.Module):
 
 
 def _gathered(entities: Projected, members: Tensor) -> Projected:
-    """Gather the entities of groups [K, n, e] out of [D, e]. Empty places get an arbitrary one."""
+    """Gather the entities of groups [K, n, e] from [D, e]. Empty places get an arbitrary entity."""
     columns = F.embedding(members.clamp(min=0), torch.cat(entities, 1))
     return Projected(*columns.chunk(4, 2))
 
 
 @cache
 def _sets(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Select the n + 1 sets of a group of n out of its 2 n embeddings, those without and those with action.
+    """Select the n + 1 sets of a group of n agents from its 2 n embeddings: n without and n with actions.
 
-    The set for a member's baseline has this member without its action and the others with theirs. The last set, for the
-    value, has all of them without.
+    The set for a member's baseline contains this member without its action and the others with their actions. The last
+    set, for the value, contains all members without their actions.
 
     Returns:
-        [2 n, (n + 1) n], 1 for the embedding of each member in each set; and in the same shape, 1 for each embedding
-        that is not in the set.
+        [2 n, (n + 1) n], 1 for the embedding of each member in each set; and another tensor of the same shape, 1 for
+        each embedding that is not in the set.
     """
     member = torch.arange(count)
     acts = (torch.arange(count + 1)[:, None] != member) & (torch.arange(count + 1)[:, None] < count)

@@ -1,7 +1,7 @@
-"""Normalization: of vector observations by running statistics, and of layers by batches.
+"""Normalization of vector observations with running statistics, and batch normalization of layers.
 
-The first is ML-Agents' (docs/explanation/mlagents-behavior.md#normalizer). The second comes with weights of length 1
-(Palenicek et al. 2026).
+Observations are normalized as in ML-Agents (docs/explanation/mlagents-behavior.md#normalizer). Batch normalization is
+combined with weights of length 1 (Palenicek et al. 2026).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from trajtrainer.settings.network import Activation
 
 logger = logging.getLogger(__name__)
 
-_CLIP = 5.0  # of ML-Agents
-# The most that a sum of squares can be in float32. One observation of 1e20 is enough to exceed it.
+_CLIP = 5.0  # ML-Agents' value
+# The largest sum of squares that float32 can represent. A single observation of 1e20 exceeds it.
 MAX_VARIANCE = float(np.finfo(np.float32).max)
-# Values that are too large to be squared count as this, which leaves room for the sum of 10^8 squares.
+# Values that are too large to be squared are clipped to this, which leaves room for the sum of 10^8 squares.
 MAX_INPUT = 1e15
 
-EPSILON = 1e-3  # of variances
-MOMENTUM = 0.99  # of running statistics
+EPSILON = 1e-3  # added to variances
+MOMENTUM = 0.99  # momentum of running statistics
 
 
 class Normalizer(nn.Module):
-    """``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
+    """A running normalizer: ``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
 
-    The statistics start with one imaginary row of mean 0 and variance 1. ``variance`` is the running sum of squared
-    differences, not their mean, as in ML-Agents' checkpoints. Where ML-Agents' variance becomes infinite, values count
-    as ``MAX_INPUT`` at most.
+    The statistics start with one imaginary row with mean 0 and variance 1. ``variance`` is the running sum of squared
+    differences, not their mean, as in ML-Agents' checkpoints. Where ML-Agents' variance would become infinite, values
+    are clipped to ``MAX_INPUT``.
 
     Args:
-        size: of the observation.
-        clip: the limit, 5 in ML-Agents.
-        prior: how many rows the imaginary one counts as, until there are others.
-        name: of the sensor, for the warning about values that are too large.
+        size: size of the observation.
+        clip: limit of the normalized values, 5 in ML-Agents.
+        prior: number of rows that the imaginary row counts as in the first update.
+        name: name of the sensor, for the warning about values that are too large.
     """
 
     mlagents_names: ClassVar[Names] = {
@@ -72,7 +72,7 @@ class Normalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize and clip [..., size]."""
+        """Normalize and clip values [..., size]."""
         return ((x - self.mean) / self.standard_deviation()).clamp(-self.clip, self.clip)
 
     def standard_deviation(self) -> Tensor:
@@ -89,22 +89,22 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, repeats: int = 1) -> None:
-        """Add rows f32 [m, size], of one or many trajectories.
+        """Add rows f32 [m, size] from one or more trajectories.
 
-        ML-Agents' rule, ``mean' = mean + sum(x - mean) / steps'`` and ``variance' = variance + sum((x - mean') *
-        (x - mean))`` for one trajectory after the other, yields the mean and the sum of squared differences of all rows
-        seen, however they are cut into batches (Chan et al. 1979). It is computed in float64 relative to the previous
-        mean, because sums of values far from 0 would cancel.
+        ML-Agents updates one trajectory at a time: ``mean' = mean + sum(x - mean) / steps'`` and ``variance' = variance
+        + sum((x - mean') * (x - mean))``. This yields the mean and the sum of squared differences of all rows seen,
+        regardless of how they are split into batches (Chan et al. 1979). The computation uses float64 and differences
+        from the previous mean, because sums of values far from 0 would suffer from cancellation.
 
         Args:
             x: the rows.
-            repeats: how often each row counts. With a shared critic it counts twice in ML-Agents, once for the actor
-                and once for the critic.
+            repeats: number of times that each row counts. With a shared critic, ML-Agents counts each row twice, once
+                for the actor and once for the critic.
         """
         if len(x) == 0:
             return
         values, steps = x.cpu().numpy(), int(self.steps)
-        weight = self.prior if steps == 1 else 1.0  # of what was seen so far, which is the imaginary row at first
+        weight = self.prior if steps == 1 else 1.0  # weight of the rows so far, initially only the imaginary row
         mean, variance = self._with_rows(values, repeats, steps, weight)
         if variance.max() > MAX_VARIANCE:
             self._warn_of(values)
@@ -117,8 +117,8 @@ class Normalizer(nn.Module):
     def _with_rows(
         self, values: FloatArray, repeats: int, steps: int, weight: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and variance [size] of the ``steps`` rows so far, times ``weight``, and of ``values`` [m, size]."""
-        # numpy's operations on so few numbers cost a third of torch's.
+        """Return the mean and variance [size] of ``values`` [m, size] and ``steps`` earlier rows, times ``weight``."""
+        # For so few numbers, numpy operations take a third of the time of torch operations.
         before = self.mean.cpu().numpy()
         rows = np.subtract(values, before, dtype=np.float64)
         total = repeats * rows.sum(0)
@@ -127,15 +127,15 @@ class Normalizer(nn.Module):
         return before + shift, weight * self.variance.cpu().numpy() + squares - shift * total
 
     def _warn_of(self, values: FloatArray) -> None:
-        """Name the largest of the values, once."""
+        """Warn about the largest value. Only the first call logs the warning."""
         if self._has_warned:
             return
         self._has_warned = True
         row, place = np.unravel_index(np.abs(values).argmax(), values.shape)
         logger.warning(
-            "Sensor %r sent %.3g (index %d of its observation), too large for the normalizer to square in float32. "
-            "For its mean and variance, such values count as %g. If the value means 'nothing there', send 0 instead, "
-            "and add an observation that says whether there is something.",
+            "Sensor %r sent %.3g (index %d of its observation), which is too large for the normalizer to square in "
+            "float32. The normalizer's mean and variance are computed as if such values were %g. If the value means "
+            "that nothing is there, send 0 instead, and add an observation that indicates whether something is there.",
             self.name,
             values[row, place],
             place,
@@ -150,16 +150,19 @@ class Normalizer(nn.Module):
 
 
 class _Batch(NamedTuple):
-    """Normalize by a batch's statistics. ``mask`` is f32 [b], 0 for rows that do not count."""
+    """Makes ``BatchNorm`` use the statistics of the batch.
+
+    ``mask`` is f32 [b], 0 for rows to leave out of the statistics. ``remembered`` is True to update the running ones.
+    """
 
     mask: Tensor | None
     remembered: bool
 
 
 class BatchNorm(nn.Module):
-    """Batch normalization (Ioffe & Szegedy 2015) by running statistics or, within ``batch_statistics``, by the batch's.
+    """Batch normalization (Ioffe & Szegedy 2015) with running statistics or, in ``batch_statistics``, batch statistics.
 
-    Variances are biased, the running ones too, unlike those of torch.
+    All variances are biased. In torch, the running variances are unbiased.
     """
 
     mean: Tensor
@@ -193,18 +196,18 @@ class BatchNorm(nn.Module):
         return out
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        """The factor and the summand [size] that are equivalent to normalizing by running statistics."""
+        """Return the factor and the offset [size] that are equivalent to normalizing with the running statistics."""
         factor = self.scale * (self.var + EPSILON).rsqrt()
         return factor, self.shift - self.mean * factor
 
 
 @contextmanager
 def batch_statistics(*networks: nn.Module, mask: Tensor | None = None, remember: bool = True) -> Iterator[None]:
-    """Make all ``BatchNorm`` in ``networks`` normalize by the statistics of the rows that pass through.
+    """Make every ``BatchNorm`` in ``networks`` normalize with the statistics of the current batch.
 
     Args:
-        networks: to affect.
-        mask: f32 [b], 0 for rows that do not count for the statistics; they are normalized all the same.
+        networks: the networks to affect.
+        mask: f32 [b], 0 for rows to leave out of the statistics. These rows are normalized nevertheless.
         remember: move the running statistics toward those of the batch.
     """
     norms = [module for network in networks for module in network.modules() if isinstance(module, BatchNorm)]
@@ -218,20 +221,20 @@ def batch_statistics(*networks: nn.Module, mask: Tensor | None = None, remember:
 
 
 class NormalizedMlp(nn.Module):
-    """Normalizes the input, then applies ``layers`` (at least one) times [linear without bias, normalization, ReLU].
+    """Normalizes the input, then applies [linear without bias, normalization, ReLU] ``layers`` times, at least once.
 
     Args:
-        size: of the input.
-        hidden: units of each layer.
-        layers: how many.
+        size: size of the input.
+        hidden: number of units of each layer.
+        layers: number of layers.
     """
 
     def __init__(self, size: int, hidden: int, layers: int) -> None:
         super().__init__()
         sizes = [size] + [hidden] * max(1, layers)
         norms = list(map(BatchNorm, sizes))
-        # The next normalization removes any shift of its input, so the gradient is 0 up to rounding errors, which Adam
-        # would amplify.
+        # The next normalization removes any shift of its input, so the gradient of this shift consists only of rounding
+        # errors, which Adam would amplify.
         norms[0].shift.requires_grad_(False)
         self.norms = nn.ModuleList(norms)
         self.layers = nn.ModuleList(unit_linear(a, b, bias=False) for a, b in pairwise(sizes))
@@ -250,7 +253,7 @@ class NormalizedMlp(nn.Module):
         return [norm for norm in self.norms if isinstance(norm, BatchNorm)]
 
     def folded(self) -> list[Layer]:
-        """Linear layers, each to be followed by ReLU, into which running normalizations are folded."""
+        """Return linear layers, to be followed by ReLU each, with the running normalization folded into them."""
         first, *norms = self._norms()
         before, summand = first.affine()
         found: list[Layer] = []
@@ -263,7 +266,7 @@ class NormalizedMlp(nn.Module):
         return found
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Build it with the normalizations folded into the linear layers."""
+        """Add the layers with the normalization folded into them."""
         for layer, (weight, bias) in zip(linears(self.layers), self.folded(), strict=True):
             name = graph.name_of(layer.weight)
             folded = graph.weight(name, to_array(weight.t())), graph.weight(f"{name}.bias", to_array(bias))
@@ -272,12 +275,12 @@ class NormalizedMlp(nn.Module):
 
 
 def projected_weights(*parts: nn.Module) -> list[Tensor]:
-    """The weights of linear layers in normalized layers and heads, whose rows must keep the length 1."""
+    """Return the linear weights of normalized layers and heads, whose rows must keep length 1."""
     return [layer.weight for part in parts for layer in linears(part.modules())]
 
 
 @torch.no_grad()
 def project(weights: Sequence[Tensor]) -> None:
-    """Bring the incoming weights of every unit to the length 1, in place: [..., units, in]."""
+    """Scale the incoming weights of every unit to length 1, in place: [..., units, in]."""
     for weight in weights:
         weight.div_(torch.linalg.vector_norm(weight, dim=-1, keepdim=True).clamp(min=1e-12))

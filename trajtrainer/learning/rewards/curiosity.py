@@ -1,7 +1,7 @@
-"""Curiosity (Pathak et al. 2017, arXiv:1705.05363): rewards effects of actions that a model did not predict.
+"""Curiosity (Pathak et al. 2017, arXiv:1705.05363): rewards actions whose effects a model fails to predict.
 
-Shape legend: B packed steps, S trajectories, b rows, h encoding, A flat actions, C continuous actions, D sum of branch
-sizes.
+Shape legend: B packed steps, S trajectories, b rows, h encoding size, A size of flat actions, C continuous actions, D
+sum of branch sizes.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from trajtrainer.learning.rewards.settings import CuriositySettings
 from trajtrainer.learning.rewards.trained import Novelty, TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.network import NetworkSettings
 
-_HIDDEN = 256  # units of both models
+_HIDDEN = 256  # hidden units of the forward and inverse models
 _FORWARD_WEIGHT, _INVERSE_WEIGHT = 0.2, 0.8
 _LOSS_FACTOR = 10.0
-_EPSILON = 1e-10  # in the logarithms of the inverse model's probabilities
+_EPSILON = 1e-10  # added to the inverse model's probabilities before taking logarithms
 
 
 class ModelLosses(NamedTuple):
-    """The losses of both models, means over rows."""
+    """The losses of the forward and inverse models, averaged over rows."""
 
     forward: Tensor
     inverse: Tensor
 
 
 class CuriosityNetwork(nn.Module):
-    """An intrinsic curiosity module: an encoder and two models of the effects of actions.
+    """An intrinsic curiosity module (ICM): an encoder and two models of the effects of actions.
 
-    The inverse model predicts the action from the encodings before and after it, so that the encoding contains what the
-    agent can influence. The forward model predicts the encoding after an action from the one before and the action.
+    The inverse model predicts the action from the encodings before and after it, which makes the encoding represent
+    what the agent can influence. The forward model predicts the encoding after an action from the encoding before it
+    and the action.
 
     Args:
-        spec: what the agents see and do.
-        settings: of the encoder.
+        spec: the agents' observations and actions.
+        settings: the encoder's settings.
     """
 
     mlagents_names: ClassVar[Names] = {
@@ -75,28 +76,28 @@ class CuriosityNetwork(nn.Module):
         self.next_encoding = xavier_linear(_HIDDEN, size)
 
     def encode(self, obs: Sequence[Tensor]) -> Tensor:
-        """[b, h]."""
+        """Encode the observations of b rows, [b, h]."""
         encoding: Tensor = self.encoder(obs)[0]
         return encoding
 
     def surprise(self, encoding: Tensor, actions: Tensor, following: Tensor) -> Tensor:
-        """Half the squared error of the forward model [b].
+        """Return half the squared error of the forward model, [b].
 
         Args:
-            encoding: [b, h], before.
-            actions: flat [b, A].
-            following: [b, h], after.
+            encoding: [b, h], encodings before the actions.
+            actions: [b, A], flat actions.
+            following: [b, h], encodings after the actions.
         """
         predicted: Tensor = self.next_encoding(self.ahead(torch.cat((encoding, actions), 1)))
         return 0.5 * (following - predicted).square().sum(1)
 
     def losses(self, rows: Columns[Tensor]) -> ModelLosses:
-        """Needs the columns ``obs``, ``next_obs``, ``continuous`` and ``discrete``."""
+        """Compute the losses for rows with the columns ``obs``, ``next_obs``, ``continuous`` and ``discrete``."""
         pairs = zip(rows.obs, rows.sensors(NEXT_OBSERVATIONS), strict=True)
         before, after = self.encode([torch.cat(pair) for pair in pairs]).chunk(2)
         continuous = rows["continuous"]
         actions = flat_actions(continuous, rows["discrete"], self.action_spec)
-        # Inverse model: squared errors of continuous actions plus cross entropies of the branches, summed [b].
+        # Loss of the inverse model [b]: squared errors of continuous actions plus cross-entropies of the branches.
         hidden = self.inverse(torch.cat((before, after), 1))
         errors: Tensor = hidden.new_zeros(len(hidden))
         if self.continuous is not None:
@@ -109,9 +110,9 @@ class CuriosityNetwork(nn.Module):
 
 
 class CuriosityReward(TrainedReward):
-    """The error of the forward model, at most ``1 / strength``; 0 before the first update.
+    """The curiosity reward: the forward model's error, limited to ``1 / strength``. It is 0 before the first update.
 
-    The encoder's normalizer is updated with the rows of updates; ML-Agents never updates it
+    Gradient steps also update the encoder's normalizer, which ML-Agents never does
     (docs/explanation/mlagents-behavior.md#reward-signals).
     """
 
@@ -128,7 +129,7 @@ class CuriosityReward(TrainedReward):
     def _reward(self, packed: PackedSteps) -> FloatArray:
         if not self.has_updated:
             return np.zeros(len(packed), np.float32)
-        # The observation after a step is that of the next step, or follows its trajectory. Each is encoded once.
+        # Encode each observation once: those of the steps, and those after the trajectories.
         sensors = zip(self._tensors(packed.obs), self._tensors(packed.bootstrap.obs), strict=True)
         following = torch.from_numpy(packed.following()).to(self._device)
         continuous, discrete = self._tensors([packed["continuous"], packed["discrete"]])

@@ -1,6 +1,6 @@
-"""Demonstrated steps as a policy learns from them: columns on its device, cut into sequences.
+"""Demonstrated steps in the form that a policy learns from: columns on its device, cut into sequences.
 
-Shape legend: B recorded steps, N rows (padding included), L sequence length, Q = N / L sequences, K discrete branches.
+Shape legend: B recorded steps, N rows (including padding), L sequence length, Q = N / L sequences, K discrete branches.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trajtrainer.learning.nn.minibatch import Minibatch, in_order, torch_dtype
 
 
 class DemonstrationRows:
-    """Recorded steps in their order. With a memory, each episode starts a new sequence and ends with padding.
+    """Recorded steps in order. With a memory, each episode starts a new sequence and is padded to whole sequences.
 
     Attributes:
-        rows: ``obs``, ``mask``, ``continuous`` as the policy's distribution has them, ``discrete``, and with padding
-            also ``loss_mask``; N rows.
+        rows: N rows with ``obs``, ``mask``, ``continuous`` (raw actions), ``discrete`` and, if there is padding,
+            ``loss_mask``.
         sequence_length: L; 1 without a memory.
     """
 
@@ -32,16 +32,16 @@ class DemonstrationRows:
         """Copy the steps to ``device``.
 
         Args:
-            packed: recorded steps. Continuous actions are those the environment received; masks must not forbid the
+            packed: recorded steps, with continuous actions as the environment received them. Masks must not forbid the
                 recorded actions.
-            head: of the policy that learns from them.
+            head: the action head of the policy that learns from the steps.
             sequence_length: L.
-            device: of the policy.
+            device: the policy's device.
         """
         self.sequence_length = sequence_length
         index, real = None, None
         if sequence_length > 1:
-            # The step in each row, where padding repeats the last step of its episode; and which rows are real.
+            # Compute the step in each row (padding repeats the last step of the episode), and which rows are real.
             within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
             begins = np.flatnonzero(within % sequence_length == 0)
             ends = np.repeat(packed.offset[1:], packed.lengths)[begins, None].astype(np.int64)
@@ -60,13 +60,15 @@ class DemonstrationRows:
 
     @property
     def num_sequences(self) -> int:
-        """Q."""
+        """The number of sequences, Q."""
         return len(self) // self.sequence_length
 
     def minibatches(self, order: Tensor, batch_size: int) -> Iterator[Minibatch]:
-        """Yield minibatches of sequences in this order, i64 [any]. A last one that would not be full is left out.
+        """Yield sequences in the given order as minibatches. An incomplete last minibatch is dropped.
 
-        ``batch_size`` is in rows, rounded down to whole sequences, at least one.
+        Args:
+            order: indices of sequences, i64 [any].
+            batch_size: number of rows per minibatch, rounded down to whole sequences, but at least one sequence.
         """
         nothing: Columns[Tensor] = Columns({})
         return in_order(self.rows, nothing, order.to(self.rows["mask"].device), batch_size, self.sequence_length)

@@ -1,10 +1,11 @@
 """Generative adversarial imitation learning (GAIL; Ho & Ermon 2016): rewards steps that look like demonstrations.
 
-The discriminator D distinguishes demonstrated steps from the policy's. Its loss has a gradient penalty (Gulrajani et
-al. 2017), and with ``use_vail`` it sees only a stochastic code of limited information (the variational discriminator
-bottleneck, Peng et al. 2019).
+The discriminator D distinguishes demonstrated steps from the policy's steps. Its loss includes a gradient penalty
+(Gulrajani et al. 2017). With ``use_vail``, the discriminator only observes a stochastic code with limited information
+(variational discriminator bottleneck, Peng et al. 2019).
 
-Shape legend: b rows, z code, A flat actions, C continuous actions, K discrete branches, n inputs of the layers.
+Shape legend: b rows, z code size, A size of flat actions, C continuous actions, K discrete branches, n inputs of the
+layers.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ from trajtrainer.settings.network import NetworkSettings
 
 EPSILON = 1e-7
 PENALTY_WEIGHT = 10.0
-_INFORMATION = 0.5  # nats that the code may contain about a row
+_INFORMATION = 0.5  # limit of the information in a code, in nats
 _BETA_STEP = 0.0005
 _CODE_SIZE = 128
 _CODE_GAIN, _ESTIMATOR_GAIN = 0.1, 0.2
 
-# The discriminator's inputs for b rows: per sensor [b, *O] and, with ``use_actions``, flat actions and whether the
-# episode ended with the step [b, A + 1].
+# The discriminator's inputs for b rows: observations of each sensor [b, *O] and, with ``use_actions``, flat actions
+# followed by 1 if the episode ended with the step, else 0 [b, A + 1].
 Inputs = Sequence[Tensor]
 
 
 class Discriminator(nn.Module):
-    """Estimates the probability that a step was demonstrated, not made by the policy.
+    """Estimates the probability that a step comes from a demonstration rather than from the policy.
 
     Args:
-        spec: what the agents see and do.
-        settings: of the encoder.
-        use_actions: whether it also sees actions.
-        use_vail: whether there is a bottleneck, with an adaptive weight ``beta``.
+        spec: the agents' observations and actions.
+        settings: the encoder's settings.
+        use_actions: also use actions as inputs.
+        use_vail: add a variational bottleneck, weighted by an adaptive ``beta``.
     """
 
     mlagents_names: ClassVar[Names] = {
@@ -84,18 +85,18 @@ class Discriminator(nn.Module):
 
     @property
     def is_mlp(self) -> bool:
-        """Whether it consists of layers on vectors with ML-Agents' activation, as ``differentiate`` assumes."""
+        """True if this is an MLP on vectors with ML-Agents' activation, as ``differentiate`` assumes."""
         return self.encoder.is_mlp and self.encoder.is_swish and not self.use_vail
 
     def split(self, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
         return (inputs[:-1], inputs[-1]) if self.use_actions else (inputs, None)
 
     def forward(self, inputs: Inputs, normal: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor | None]:
-        """The probability of being demonstrated [b], and with a bottleneck the mean of the code [b, z].
+        """Return the probability that each row is demonstrated [b] and, with a bottleneck, the codes' means [b, z].
 
         Args:
-            inputs: of b rows.
-            normal: draws standard normal numbers in the shape of a tensor, to sample the code; None for its mean.
+            inputs: inputs for b rows.
+            normal: returns standard normal noise in the shape of its argument, to sample codes; None to use the means.
         """
         hidden, _ = self.encoder(*self.split(inputs))
         code = None
@@ -106,7 +107,7 @@ class Discriminator(nn.Module):
         return torch.sigmoid(self.estimator(hidden)).squeeze(1), code
 
     def excess_information(self, codes: Tensor) -> Tensor:
-        """The mean information in codes [2 b, z] beyond the limit: KL to a standard normal minus 1/2, 0-d."""
+        """Return the mean information in codes [2 b, z] beyond the limit: KL to a standard normal minus 1/2, 0-d."""
         assert self.sigma is not None
         variance = self.sigma.square()
         constant = (1.0 + variance.log() - variance).sum()
@@ -114,13 +115,13 @@ class Discriminator(nn.Module):
 
 
 class Discrimination(NamedTuple):
-    """The discriminator's results for b rows of the policy and b demonstrated ones.
+    """The discriminator's results for b rows of the policy and b demonstrated rows.
 
     Attributes:
-        loss: 0-d.
-        of_policy: probabilities [b].
-        of_demonstrations: probabilities [b].
-        codes: means [2 b, z], with a bottleneck.
+        loss: the loss, 0-d.
+        of_policy: estimated probabilities for the policy's rows, [b].
+        of_demonstrations: estimated probabilities for the demonstrated rows, [b].
+        codes: means of the codes for all rows, [2 b, z]; None without a bottleneck.
     """
 
     loss: Tensor
@@ -132,9 +133,9 @@ class Discrimination(NamedTuple):
 def discriminate(
     discriminator: Discriminator, policy: Inputs, demonstrated: Inputs, normal: Callable[[Tensor], Tensor]
 ) -> Discrimination:
-    """The loss ``-mean(ln(D(demonstrated) + 1e-7) + ln(1 - D(policy) + 1e-7))``, and the numbers it comes from."""
+    """Evaluate D on all rows and compute the loss ``-mean(ln(D(demonstrated) + 1e-7) + ln(1 - D(policy) + 1e-7))``."""
     joined = [
-        # Pictures become floats if only one of both has bytes.
+        # Images become floats if only one of the two has bytes.
         torch.cat(pair if pair[0].dtype == pair[1].dtype else [to_float(one) for one in pair])
         for pair in zip(policy, demonstrated, strict=True)
     ]
@@ -150,16 +151,16 @@ def gradient_penalty(
     normal: Callable[[Tensor], Tensor],
     penalized: Callable[[Inputs], Inputs] = lambda inputs: inputs,
 ) -> Tensor:
-    """Ten times the mean squared deviation from 1 of the norm of D's gradient with respect to its inputs."""
+    """Return the gradient penalty ``10 * mean((norm(dD/dx) - 1)^2)``, where x are D's inputs."""
     for each in between:
         each.requires_grad_()
-    # Attention's fused operation cannot be differentiated twice.
+    # The fused attention operation cannot be differentiated twice.
     with sdpa_kernel(SDPBackend.MATH):
         probability, _ = discriminator(between, normal)
-    # The gradient is 0 for sensors that D does not see.
+    # The gradient is 0 for sensors that D does not observe.
     gradients = torch.autograd.grad(probability.sum(), penalized(between), create_graph=True, materialize_grads=True)
     squares = torch.stack([gradient.square().flatten(1).sum(1) for gradient in gradients]).sum(0)
-    # The root has no finite gradient at 0.
+    # EPSILON is needed because the square root has no finite gradient at 0.
     return PENALTY_WEIGHT * ((squares + EPSILON).sqrt() - 1.0).square().mean()
 
 
@@ -167,14 +168,15 @@ def gradient_penalty(
 def differentiate(
     discriminator: Discriminator, policy: Inputs, demonstrated: Inputs, between: Inputs
 ) -> tuple[Discrimination, Tensor]:
-    """Write the gradient of loss plus penalty into the parameters' ``grad``, without autograd. Returns both.
+    """Write the gradient of loss plus penalty into the parameters' ``grad`` without autograd, and return both.
 
     Twin of ``trajtrainer.learning.rewards.gail.discriminate`` and ``gradient_penalty`` and their ``backward``, for a
-    discriminator that ``is_mlp``: the same up to rounding, and several times faster with small layers.
+    discriminator that ``is_mlp``. The results are equal up to rounding, and computed several times faster for small
+    layers.
 
     Let g = dD/dx and v = d(penalty)/dg. Then d(penalty)/d(weights) is the gradient of the directional derivative v . g
-    with v held constant. So it takes one pass backward for g, one forward along v, and another backward, which also
-    serves the loss (forward-over-reverse; Griewank & Walther 2008).
+    with v held constant. This requires a backward pass for g, a forward pass along v, and another backward pass, which
+    is shared with the loss (forward-over-reverse; Griewank & Walther 2008).
     """
     body, estimator = discriminator.encoder, discriminator.estimator
     assert isinstance(body.layers, Mlp)
@@ -182,7 +184,8 @@ def differentiate(
     count = len(between[0])
     first = 2 * count  # the first row of ``between``
 
-    # The inputs of the layers [3 b, n], and their derivatives by the rows in between [b, n]; None if these are all 1.
+    # Compute the inputs of the layers [3 b, n], and their derivatives with respect to the rows of ``between`` [b, n],
+    # which are None if they are all 1.
     obs, actions = discriminator.split([torch.cat(each) for each in zip(policy, demonstrated, between, strict=True)])
     x: Tensor = body.encoder(obs)[0]
     normalizers, slopes = body.encoder.normalizers(), None
@@ -195,7 +198,7 @@ def differentiate(
         if slopes is not None:
             slopes = torch.cat((slopes, torch.ones_like(actions[first:])), 1)
 
-    # D and the loss of all rows, and the gradient with respect to the sigmoid's inputs.
+    # Compute D for all rows, the loss, and its gradient with respect to the sigmoid's inputs.
     tape = list[tuple[Tensor, Tensor]]()
     features = activated_layers(x, map(weights, layers), tape)
     probability = torch.addmm(estimator.bias, features, estimator.weight.t()).squeeze(1).sigmoid_()
@@ -206,7 +209,7 @@ def differentiate(
     torch.div(slope[:count], count * (1.0 - of_policy + EPSILON), out=grad[:count])
     torch.div(slope[count:first], -count * (of_demonstrations + EPSILON), out=grad[count:first])
 
-    # Backward to the inputs, for g of the rows in between and the penalty.
+    # Backward pass to the inputs, for g of the rows in ``between`` and the penalty.
     totals = [total[first:] for _, total in tape]
     backward = slope[first:, None] * estimator.weight
     arriving, leaving = [], []
@@ -220,7 +223,7 @@ def differentiate(
     norm = (gradient.square().sum(1) + EPSILON).sqrt()
     penalty = PENALTY_WEIGHT * (norm - 1.0).square().mean()
 
-    # Forward along v.
+    # Forward pass along v.
     direction = gradient * ((2.0 * PENALTY_WEIGHT / count) * (norm - 1.0) / norm)[:, None]
     if slopes is not None:
         direction *= slopes
@@ -231,14 +234,14 @@ def differentiate(
     moved = (along[-1] @ estimator.weight.t()).squeeze(1)
     torch.mul(slope[first:] * (1.0 - 2.0 * inside), moved, out=grad[first:])
 
-    # Backward to all weights, for loss and penalty together.
+    # Backward pass to all weights, for the loss and the penalty together.
     estimator.weight.grad = torch.addmm(slope[None, first:] @ along[-1], grad[None], features)
     estimator.bias.grad = grad.sum(0, keepdim=True)
     backward = grad[:, None] * estimator.weight
     for index in range(len(layers) - 1, -1, -1):
         layer, (entered, total) = layers[index], tape[index]
         backward = swish_gradient(backward, total)
-        # The second derivative of x * sigmoid(x).
+        # Second derivative of x * sigmoid(x).
         s = torch.sigmoid(totals[index])
         curvature = s * (1.0 - s) * (2.0 + totals[index] * (1.0 - 2.0 * s))
         backward[first:] += curvature * moves[index] * arriving[index]
@@ -250,15 +253,15 @@ def differentiate(
 
 
 class GailReward(TrainedReward):
-    """``-ln(1 - D)``, where D is the discriminator's probability that a step was demonstrated.
+    """The GAIL reward ``-ln(1 - D)``, where D is the discriminator's probability that a step was demonstrated.
 
-    Demonstrated actions are those the environment received; they are converted to the policy's raw actions. The
-    gradient penalty is on all inputs of the discriminator, in ML-Agents on the first sensor alone
+    Demonstrations contain actions as the environment received them, which are converted to the policy's raw actions.
+    The gradient penalty applies to all inputs of the discriminator. In ML-Agents, it only applies to the first sensor
     (docs/explanation/mlagents-behavior.md#reward-signals).
 
     Attributes:
-        discriminator: is trained.
-        by_hand: whether its gradient is computed without autograd.
+        discriminator: the discriminator.
+        by_hand: True if the discriminator's gradient is computed without autograd.
     """
 
     needs = frozenset({"done"})
@@ -273,7 +276,7 @@ class GailReward(TrainedReward):
         self._normalize = network.normalize
         self._limit = ENV_CLIP
         self._demonstrated: Columns[Tensor] = Columns({})
-        # The weights depend on the run's seed, and so does this seed.
+        # Derive this seed from the weights, which depend on the run's seed.
         seed = zlib.crc32(self.discriminator.estimator.weight.detach().numpy().tobytes())
         self._draws = torch.Generator().manual_seed(seed)
         self._noise = torch.Generator(device).manual_seed(seed ^ 1)
@@ -298,7 +301,7 @@ class GailReward(TrainedReward):
         return reward
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
-        """Make a gradient step on these rows and equally many demonstrated ones, drawn with replacement."""
+        """Make a gradient step on these rows and the same number of demonstrated rows, sampled with replacement."""
         rows = real_rows(minibatch)
         drawn = self._demonstrated.take(self._numbers(len(rows)).to(self._device))
         if self._normalize:
@@ -314,7 +317,7 @@ class GailReward(TrainedReward):
             found = discriminate(self.discriminator, policy, demonstrated, self._normal)
             loss = found.loss
             if found.codes is not None:
-                # Adapt the weight of the bottleneck first, as ML-Agents does.
+                # As in ML-Agents, adapt the weight of the bottleneck before the gradient step.
                 beta, excess = self.discriminator.beta, self.discriminator.excess_information(found.codes)
                 assert beta is not None
                 beta.add_(_BETA_STEP * excess.detach()).clamp_(min=0.0)
@@ -343,13 +346,13 @@ class GailReward(TrainedReward):
         return [*rows.obs, self._actions(rows["continuous"], rows["discrete"], rows["done"])]
 
     def _actions(self, continuous: Tensor, discrete: Tensor, done: Tensor) -> Tensor:
-        # Beyond that range all actions of a policy are the same to the environment, and none was demonstrated.
+        # The environment does not distinguish actions beyond this range, and no demonstration contains any.
         continuous = continuous.clamp(-self._limit, self._limit)
         flat = flat_actions(continuous, discrete, self._spec.action_spec)
         return torch.cat((flat, done.to(flat.dtype)[:, None]), 1)
 
     def _between(self, policy: Inputs, demonstrated: Inputs) -> Inputs:
-        """Random points on the lines between the policy's and the demonstrated inputs."""
+        """Return random interpolations between the policy's and the demonstrated inputs."""
         floats = [(to_float(one), to_float(other)) for one, other in zip(policy, demonstrated, strict=True)]
         return [torch.lerp(other, one, self._uniform(one)) for one, other in floats]
 

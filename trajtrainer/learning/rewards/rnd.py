@@ -1,4 +1,4 @@
-"""Random network distillation (RND; Burda et al. 2018, arXiv:1810.12894): rewards states that were rarely seen."""
+"""Random network distillation (RND; Burda et al. 2018, arXiv:1810.12894): rewards rarely visited states."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from trajtrainer.learning.rewards.trained import Novelty, TrainedReward, encoder
 
 
 class RndNetwork(NetworkBody):
-    """A body, which in ML-Agents is a submodule."""
+    """A network body whose parameters ML-Agents stores under a submodule, ``_encoder``."""
 
     mlagents_names: ClassVar[Names] = {part: f"_encoder.{name}" for part, name in NetworkBody.mlagents_names.items()}
 
 
 class RndReward(TrainedReward):
-    """The squared distance between the outputs of a trained encoder and a fixed random one.
+    """The RND reward: the squared distance between the outputs of a trained encoder and a fixed random encoder.
 
-    As in ML-Agents, the reward is neither clipped nor (unless the settings say so) normalized, and every forward pass
-    updates the encoders' observation normalizers, even in evaluations
-    (docs/explanation/mlagents-behavior.md#reward-signals). Unlike in ML-Agents, padding does not count.
+    As in ML-Agents, the reward is not clipped and, by default, not normalized. Every forward pass updates the encoders'
+    observation normalizers, even if it only evaluates rewards (docs/explanation/mlagents-behavior.md#reward-signals).
+    Unlike in ML-Agents, padding does not count.
     """
 
     ignore_done = True
 
     def __init__(self, spec: BehaviorSpec, settings: RndSettings, device: torch.device) -> None:
         network = encoder_settings(settings)
-        # The predictor comes first: the order decides which random numbers become whose weights.
+        # Create the predictor first, because the order determines how random numbers are assigned to weights.
         self.predictor = RndNetwork(spec.observation_specs, network)
         self.target = RndNetwork(spec.observation_specs, network)
         self.target.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The settings of the reward signals that learn."""
+"""The settings of reward signals with networks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trajtrainer.settings.components import RewardSignalRow, RewardSignalSetting
 
 @frozen
 class TrainedSignalSettings(RewardSignalSettings):
-    """Settings of every signal with its own networks.
+    """Settings of all signals with their own networks.
 
     Attributes:
-        learning_rate: learning rate of the signal's networks. Lower if the reward wears off too quickly.
-        encoding_size: deprecated, use ``network_settings.hidden_units``.
+        learning_rate: learning rate of the signal's networks. Lower it if the reward fades too quickly.
+        encoding_size: deprecated; use ``network_settings.hidden_units`` instead.
     """
 
     learning_rate: float = field(default=3e-4, validator=not_negative)
@@ -24,13 +24,14 @@ class TrainedSignalSettings(RewardSignalSettings):
 
 @frozen
 class NoveltySettings(TrainedSignalSettings):
-    """Settings of every signal that rewards novelty.
+    """Settings of all signals that reward novelty.
 
     Attributes:
-        normalize: divide the reward by the running standard deviation of its discounted sums, so that ``strength``
-            means the same in every task. Not in ML-Agents.
-        episodic_bonus: multiply the reward by 1 / sqrt(count of visits to the state in this episode). States are equal
-            if they round to the same multiples of this value. Not with a replay (``sac``). Not in ML-Agents.
+        normalize: divide the reward by the running standard deviation of its discounted sums, so that the effect of
+            ``strength`` does not depend on the task. Not in ML-Agents.
+        episodic_bonus: multiply the reward by 1 / sqrt(N) on the N-th visit to a state in an episode. States are
+            considered equal if their values round to the same multiples of this number. Not supported with a replay
+            buffer (``sac``). Not in ML-Agents.
     """
 
     normalize: bool = field(default=False, metadata=OURS)
@@ -39,15 +40,15 @@ class NoveltySettings(TrainedSignalSettings):
 
 @frozen
 class CuriositySettings(NoveltySettings):
-    """Settings of curiosity: a reward for effects that the agent did not predict (Pathak et al. 2017)."""
+    """Settings of curiosity: a reward for actions whose effects the agent cannot predict (Pathak et al. 2017)."""
 
 
 @frozen(field_transformer=in_order("learning_rate", "encoding_size", "normalize", "episodic_bonus"))
 class RndSettings(NoveltySettings):
-    """Settings of random network distillation: a reward for states that were rarely seen (Burda et al. 2018).
+    """Settings of random network distillation: a reward for rarely visited states (Burda et al. 2018).
 
     Attributes:
-        learning_rate: learning rate of the signal's network. Lower if the reward wears off too quickly.
+        learning_rate: learning rate of the signal's network. Lower it if the reward fades too quickly.
     """
 
     learning_rate: float = field(default=1e-4, validator=not_negative)
@@ -58,9 +59,11 @@ class GailSettings(TrainedSignalSettings):
     """Settings of GAIL: a reward for steps that look like demonstrations (Ho & Ermon 2016).
 
     Attributes:
-        learning_rate: learning rate of the discriminator. Lower if its estimates go to 0 and 1 at once.
-        use_actions: let the discriminator see actions, so that the agent imitates actions and not only states.
-        use_vail: variational bottleneck (Peng et al. 2019). For a discriminator that is too strong; slower.
+        learning_rate: learning rate of the discriminator. Lower it if the discriminator's estimates quickly approach 0
+            and 1.
+        use_actions: use actions as inputs of the discriminator, so that the agent imitates actions as well as states.
+        use_vail: add a variational bottleneck to the discriminator (Peng et al. 2019), which weakens a discriminator
+            that is too accurate. Slower.
         demo_path: a ``.demo`` file, or a folder of ``.demo`` files.
     """
 

@@ -18,19 +18,19 @@ from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.settings.components import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
-# The largest reward that is learned from. Its discounted sums and their squared errors fit float32.
+# Maximum absolute value of rewards, chosen so that their discounted sums and squared errors fit into float32.
 MAX_REWARD = 1e14
 
 
 class RewardSignal(ABC):
-    """One source of reward with its own discount and value head. Users may subclass this.
+    """A source of rewards with its own discount factor and value head. Users may subclass this.
 
     Attributes:
-        name: as in the YAML file, such as ``extrinsic``.
-        gamma: discount.
-        strength: factor by which the trainer multiplies the reward.
-        ignore_done: whether the future counts beyond the end of an episode. True for signals that reward novelty.
-        needs: minibatch columns that ``update`` uses besides observations and actions: ``next_obs``, ``done``.
+        name: name in the YAML file, such as ``extrinsic``.
+        gamma: discount factor.
+        strength: factor by which the trainer multiplies the rewards.
+        ignore_done: True if returns extend beyond the end of an episode, as for signals that reward novelty.
+        needs: minibatch columns that ``update`` uses in addition to observations and actions: ``next_obs``, ``done``.
     """
 
     ignore_done = False
@@ -43,53 +43,53 @@ class RewardSignal(ABC):
 
     @property
     def title(self) -> str:
-        """The name in statistics tags, such as ``Extrinsic``."""
+        """The name in the tags of statistics, such as ``Extrinsic``."""
         return self.name.capitalize()
 
     @property
     def learns(self) -> bool:
-        """Whether it has an ``update`` of its own."""
+        """True if the signal is trained, that is, overrides ``update``."""
         return type(self).update is not RewardSignal.update
 
     def prepare(self, actor: Actor) -> None:  # noqa: B027
-        """Prepare for training with this policy. Called once, before all other methods; not without training.
+        """Prepare for training with this policy. Called once, before all other methods, but not in inference.
 
         Raises:
-            TrajtrainerError: something that the settings name is missing or does not fit.
+            TrajtrainerError: a file that the settings refer to is missing or does not fit.
         """
 
     @abstractmethod
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """The reward of each step without ``strength``, f32 [B]. The array may be a column of ``packed``."""
+        """Return the reward of each step without ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def collect(self, packed: PackedSteps) -> FloatArray:
         """Evaluate new steps, and update running statistics with them.
 
-        Called once for each step, in order, but not without training.
+        The trainer calls this once for each step, in order.
         """
         return self.evaluate(packed)
 
     def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:
-        """Evaluate demonstrated steps, which must not change running statistics."""
+        """Evaluate demonstrated steps without changing running statistics."""
         return self.evaluate(packed)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Drop the memory of unfinished episodes of one worker's agents, or of all (None)."""
+        """Drop the memory of unfinished episodes of one worker's agents, or of all agents (None)."""
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Make one gradient step on rows with which the policy was just updated.
+        """Make one gradient step on a minibatch of the policy's experience.
 
         Returns:
-            Tag -> 0-d tensor without gradient.
+            Statistics by tag, 0-d tensors without gradient.
         """
         return {}
 
     def modules(self) -> dict[str, nn.Module]:
-        """The checkpoint's entries: ``Module:<name>`` -> network (docs/explanation/mlagents-behavior.md#checkpoint)."""
+        """Return networks by name, saved as ``Module:<name>`` (docs/explanation/mlagents-behavior.md#checkpoint)."""
         return {}
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """The state of the signal's optimizer, if it has one."""
+        """Return the state of the signal's optimizer; None if it has no optimizer."""
         return None
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:  # noqa: B027
@@ -97,15 +97,15 @@ class RewardSignal(ABC):
 
 
 def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device: torch.device) -> list[RewardSignal]:
-    """The behavior's reward signals in the order of its settings, which is the order of the value heads.
+    """Create the behavior's reward signals in the order of its settings, which is the order of the value heads.
 
     Raises:
         UnsupportedError: no encoder fits a sensor.
-        PluginError: a signal is a plugin's, and fails.
+        PluginError: a plugin's reward signal fails.
     """
     signals = []
     for name, one in settings.reward_signals.items():
-        # A signal's networks see what the policy sees.
+        # A signal's networks observe the same sensors as the policy.
         network = evolve(one.network_settings, critic_only=settings.network_settings.critic_only)
         with REWARD_SIGNALS.blaming(name):
             signal = resolve(REWARD_SIGNALS[name].create)(spec, evolve(one, network_settings=network), device)
@@ -116,9 +116,9 @@ def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device:
 
 
 class ExtrinsicReward(RewardSignal):
-    """The agent's reward plus its group's, and if the algorithm needs groups, plus those of its groupmates.
+    """The environment's reward: the agent's and its group's, plus its groupmates' if the algorithm needs groups.
 
-    ML-Agents' trainers all count group rewards (docs/explanation/mlagents-behavior.md#reward-signals).
+    All of ML-Agents' trainers count group rewards (docs/explanation/mlagents-behavior.md#reward-signals).
     """
 
     def __init__(self, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> None:  # noqa: ARG002

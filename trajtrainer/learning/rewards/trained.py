@@ -1,6 +1,6 @@
-"""Shared by reward signals with networks: training, and scaling and counting of rewards for novelty.
+"""Base class of reward signals with networks, and scaling and episodic bonuses of rewards for novelty.
 
-Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observation's own shape.
+Shape legend: B packed steps, S trajectories, b rows, E encoding size, O an observation's own shape.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from trajtrainer.learning.rewards.settings import CuriositySettings, GailSetting
 from trajtrainer.learning.rewards.signal import MAX_REWARD, RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 
-# The most agents, and states of an episode, that are remembered; the oldest are dropped.
+# Maximum number of agents, and of states per episode, to remember. The oldest are dropped.
 _MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16
-# How many observation values are rounded at once (8 MB).
+# Maximum number of observation values to round at once (8 MB).
 _MAX_COMPARED = 1 << 20
 
-# The most observation values that pass through a network at once (16 MB of float32), to bound its layers' memory.
+# Maximum number of observation values in one pass through a network (16 MB of float32). It bounds the memory that the
+# layers need.
 _MAX_NUMBERS = 1 << 22
 TrainedSettings = CuriositySettings | GailSettings | RndSettings
 
 
 class Novelty:
-    """Scales rewards for novelty and multiplies them by an episodic bonus, if the settings say so, and limits them.
+    """Scales rewards for novelty, multiplies them by an episodic bonus, and limits them.
+
+    Scaling and the bonus are optional.
 
     Args:
-        settings: of the signal.
-        most: limit of the rewards.
+        settings: the signal's settings.
+        most: maximum reward.
     """
 
     def __init__(self, settings: CuriositySettings | RndSettings, most: float = math.inf) -> None:
@@ -49,26 +52,26 @@ class Novelty:
         self._visits = None if settings.episodic_bonus is None else EpisodicVisits(settings.episodic_bonus)
 
     def collected(self, packed: PackedSteps, reward: FloatArray) -> FloatArray:
-        """Convert the rewards of new steps [B], which update scale and counts."""
+        """Convert the rewards of new steps [B], and update the scale and the visit counts."""
         if self._returns is not None:
             self._returns.add(packed, np.minimum(reward, np.float32(MAX_REWARD)))
         reward = self.evaluated(reward)
         return reward if self._visits is None else reward * self._visits.bonus(packed)
 
     def evaluated(self, reward: FloatArray) -> FloatArray:
-        """Convert the rewards of any steps [B], without the episodic bonus."""
+        """Convert the rewards of any steps [B], without the episodic bonus and without updating anything."""
         if self._returns is not None:
             reward = reward * np.float32(1.0 / self._returns.deviation)
         return reward if math.isinf(self._most) else np.minimum(reward, np.float32(self._most))
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop the memory of unfinished episodes of one worker's agents, or of all."""
+        """Drop the memory of unfinished episodes of one worker's agents, or of all agents (None)."""
         for memory in (self._returns, self._visits):
             if memory is not None:
                 memory.of_agent.reset_worker(worker)
 
     def state(self) -> dict[str, Any]:
-        """The scale as plain data, if there is one."""
+        """Return the scale as plain data; empty if rewards are not scaled."""
         return {} if self._returns is None else {"returns": self._returns.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -78,7 +81,7 @@ class Novelty:
 
 
 class OfAgents(PerAgent[Any]):
-    """Agent -> a value, for up to ``_MAX_AGENTS`` agents, those seen last."""
+    """A value for each of the ``_MAX_AGENTS`` most recently updated agents."""
 
     def keep(self, agent: int, value: Any) -> None:
         self.pop(agent, None)
@@ -88,15 +91,15 @@ class OfAgents(PerAgent[Any]):
 
 
 class RunningReturns:
-    """The standard deviation of each agent's discounted sums of rewards so far (Burda et al. 2018, section 2.4).
+    """The running standard deviation of the agents' discounted sums of past rewards (Burda et al. 2018, section 2.4).
 
     Args:
-        gamma: the discount.
-        episodic: whether sums start over with each episode; those of novelty continue.
+        gamma: the discount factor.
+        episodic: True to reset the sums with each episode. Sums of novelty rewards continue.
 
     Attributes:
-        of_agent: agent -> its current sum.
-        gamma: may be changed.
+        of_agent: the current sum of each agent.
+        gamma: the discount factor, which may be changed.
     """
 
     def __init__(self, gamma: float, *, episodic: bool = False) -> None:
@@ -107,7 +110,7 @@ class RunningReturns:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation; 1 before it is positive."""
+        """The standard deviation; 1 until it becomes positive."""
         return math.sqrt(self._squares / self._count) if self._squares > 0.0 else 1.0
 
     def add(self, packed: PackedSteps, reward: FloatArray) -> None:
@@ -123,13 +126,13 @@ class RunningReturns:
         sums = np.array(discounted)
         count = self._count + len(sums)
         difference = sums.mean() - self._mean
-        # Mean and sum of squares of both sets together (Chan et al. 1979).
+        # Combine the means and sums of squares of both sets (Chan et al. 1979).
         self._squares += float(np.square(sums - sums.mean()).sum() + difference**2 * self._count * len(sums) / count)
         self._mean += float(difference * len(sums) / count)
         self._count = count
 
     def state(self) -> list[float]:
-        """Count, mean and sum of squared differences."""
+        """Return the count, the mean, and the sum of squared differences from the mean."""
         return [float(self._count), self._mean, self._squares]
 
     def load_state(self, state: Sequence[float]) -> None:
@@ -139,13 +142,13 @@ class RunningReturns:
 
 
 class EpisodicVisits:
-    """Counts how often an agent has visited its current state in this episode.
+    """Counts how often each agent has visited a state in the current episode.
 
-    Henaff et al. (2023) multiply lifelong novelty by the bonus 1 / sqrt(N) for the N-th visit. States are the same if
-    they are equal when rounded to multiples of ``cell``.
+    Henaff et al. (2023) multiply lifelong novelty by the bonus 1 / sqrt(N) on the N-th visit. States are considered
+    equal if their values round to the same multiples of ``cell``.
 
     Attributes:
-        of_agent: agent -> state -> number of visits.
+        of_agent: the number of visits to each state (its hash), for each agent.
     """
 
     def __init__(self, cell: float) -> None:
@@ -153,7 +156,7 @@ class EpisodicVisits:
         self._cell = cell
 
     def bonus(self, packed: PackedSteps) -> FloatArray:
-        """1 / sqrt(N) for the state after each step [B]."""
+        """Return 1 / sqrt(N) for the state after each step, f32 [B], and update the counts."""
         sensors = [np.concatenate(pair) for pair in zip(packed.obs, packed.bootstrap.obs, strict=True)]
         states = rounded_hash(sensors, self._cell)
         after, first = states[packed.following()].tolist(), states[packed.offset[:-1]].tolist()
@@ -175,10 +178,10 @@ class EpisodicVisits:
 
 
 def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
-    """Hash rows of observations [R, *O], after rounding to multiples of ``cell``, to i64 [R].
+    """Hash rows of observations [R, *O] to i64 [R] after rounding to multiples of ``cell``.
 
-    A hash is the sum of the rounded numbers times random odd ones, so different rows collide once in 2^63 times.
-    Pictures that are bytes count as 0 to 1.
+    A hash is the sum of the rounded values times random odd numbers, so different rows collide with a probability of
+    2^-63. Bytes in images are treated as values from 0 to 1.
     """
     total = np.zeros(len(sensors[0]), np.uint64)
     random = np.random.default_rng(0)
@@ -188,20 +191,20 @@ def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
         scale = cell * (255.0 if sensor.dtype == np.uint8 else 1.0)
         step = max(1, _MAX_COMPARED // max(1, rows.shape[1]))
         for start in range(0, len(rows), step):
-            with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are all the same
+            with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are treated as equal
                 whole = np.rint(rows[start : start + step] / scale).astype(np.int64).view(np.uint64)
             total[start : start + step] += (whole * factors).sum(1, dtype=np.uint64)
     return total.view(np.int64)
 
 
 def encoder_settings(settings: TrainedSettings) -> NetworkSettings:
-    """The encoder's settings, with ``encoding_size``, the older key, as the width."""
+    """Return the encoder's settings, where the deprecated ``encoding_size`` overrides ``hidden_units``."""
     network = settings.network_settings
     return network if settings.encoding_size is None else evolve(network, hidden_units=settings.encoding_size)
 
 
 class TrainedReward(RewardSignal):
-    """A signal with networks, which its own Adam trains."""
+    """A reward signal with networks that are trained by its own Adam optimizer."""
 
     def __init__(
         self,
@@ -214,11 +217,11 @@ class TrainedReward(RewardSignal):
         """Move the networks to ``device``.
 
         Args:
-            name: of the signal.
-            settings: of the signal.
-            modules: name in the checkpoint -> module. Parameters that need a gradient are trained.
-            device: of the networks.
-            novelty: converts the reward, if it is for novelty.
+            name: name of the signal.
+            settings: the signal's settings.
+            modules: the networks by their names in the checkpoint. Parameters that require gradients are trained.
+            device: the device of the networks.
+            novelty: converts the rewards of a signal that rewards novelty.
         """
         super().__init__(name, gamma=settings.gamma, strength=settings.strength)
         self._modules = {key: module.to(device) for key, module in modules.items()}
@@ -230,12 +233,12 @@ class TrainedReward(RewardSignal):
 
     @property
     def has_updated(self) -> bool:
-        """Whether there was an update, in this run or before it was resumed."""
+        """True if the networks have been updated, in this process or before the run was resumed."""
         return bool(self._optimizer.state)
 
     @abstractmethod
     def _reward(self, packed: PackedSteps) -> FloatArray:
-        """The networks' reward for each step, f32 [B]."""
+        """Compute the networks' reward for each step, f32 [B]."""
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
         reward = self._reward(packed)
@@ -266,13 +269,13 @@ class TrainedReward(RewardSignal):
 
 
 def real_rows(minibatch: Minibatch) -> Columns[Tensor]:
-    """The rows of a minibatch without padding."""
+    """Return the rows of a minibatch without padding."""
     mask = minibatch.loss_mask
     return minibatch.rows if mask is None else minibatch.rows.take(mask.nonzero().squeeze(1))
 
 
 def in_parts(function: Callable[[Sequence[Tensor]], Tensor], columns: Sequence[Tensor]) -> Tensor:
-    """Apply ``function`` to columns [b, ...] in parts of bounded size."""
+    """Apply ``function`` to columns [b, ...] in parts of limited size."""
     rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
     if rows >= len(columns[0]):
         return function(columns)

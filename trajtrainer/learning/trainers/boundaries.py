@@ -1,4 +1,4 @@
-"""When summaries and checkpoints are due."""
+"""Determines when summaries and checkpoints are due."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trajtrainer.core.steps import IntArray
 
 
 class Boundary(NamedTuple):
-    """A summary or checkpoint is due before a trajectory of the drain.
+    """A position between trajectories where a summary or checkpoint is due.
 
     Attributes:
         trajectory: index of the first trajectory that is counted after the summary or checkpoint.
-        summary: the step that labels the summary, or None if none is due.
-        checkpoint: whether a checkpoint is due. Its step is the trainer's at that moment.
+        summary: the step that labels the summary; None if no summary is due.
+        checkpoint: True if a checkpoint is due. Its step is the trainer's step at that position.
     """
 
     trajectory: int
@@ -24,15 +24,15 @@ class Boundary(NamedTuple):
 
 
 def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_interval: int) -> list[Boundary]:
-    """Boundaries that a trainer at ``step`` crosses as it counts trajectories of these lengths.
+    """Return the boundaries that a trainer at ``step`` crosses while it counts trajectories of these lengths.
 
-    As in ML-Agents (docs/explanation/mlagents-behavior.md#trajectories), one is due before the trajectory that would
-    reach the next multiple of its interval. That multiple is the label, even if the trajectory skips more multiples.
-    Nothing is due before the first trajectory of a run.
+    As in ML-Agents (docs/explanation/mlagents-behavior.md#trajectories), a summary or checkpoint is due before the
+    trajectory that would reach the next multiple of its interval. A summary is labeled with that multiple, even if the
+    trajectory skips further multiples. Nothing is due before the first trajectory of a run.
 
     Args:
-        step: of the trainer so far.
-        lengths: whole numbers [S], in the order in which they are counted.
+        step: the trainer's current step.
+        lengths: integers [S], the lengths of the trajectories in the order in which they are counted.
         summary_freq: steps between summaries.
         checkpoint_interval: steps between checkpoints.
     """

@@ -1,4 +1,4 @@
-"""Creates the cloning of demonstrations that goes with another algorithm."""
+"""Creates behavioral cloning for use in addition to another algorithm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.trainer import BehavioralCloningSettings
 
-# With more gradient steps of cloning than this per gradient step on replayed steps, cloning takes nearly all the time.
+# With more cloning steps than this per gradient step of an off-policy algorithm, cloning takes nearly all the time.
 _MANY_STEPS = 10
 
 logger = logging.getLogger(__name__)
 
 
 def create_cloning(context: LearningContext, actor: Actor, settings: BehavioralCloningSettings) -> BehavioralCloning:
-    """Create the cloning of a behavior's demonstrations.
+    """Create behavioral cloning from a behavior's demonstrations.
 
     Raises:
-        DemonstrationError: a recording cannot be read, or belongs to other agents.
+        DemonstrationError: a recording cannot be read, or does not match the agents.
     """
     memory = context.settings.network_settings.memory
     packed = load_demonstrations([settings.demo_path], spec=context.spec).packed
@@ -33,8 +33,8 @@ def create_cloning(context: LearningContext, actor: Actor, settings: BehavioralC
     cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
     if ALGORITHMS[context.settings.trainer_type].replays and cloning.steps_per_update > _MANY_STEPS:
         logger.warning(
-            "Behavior %r: cloning adds %d gradient steps on %d recorded steps to each gradient step of %s. To reduce "
-            "them, set samples_per_update: %d in behavioral_cloning, which makes them %d.",
+            "Behavior %r: behavioral cloning adds %d gradient steps on %d recorded steps to each gradient step of %s. "
+            "To speed up training, set samples_per_update: %d in behavioral_cloning, which reduces them to %d.",
             context.behavior,
             cloning.steps_per_update,
             len(rows),

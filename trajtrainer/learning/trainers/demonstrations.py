@@ -11,13 +11,13 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Check, before anything is started, that recordings exist and that trainers can use them.
+    """Check that recordings exist and that trainers can use them, before anything is started.
 
     Args:
-        behaviors: name -> settings.
+        behaviors: the settings of each behavior, by name.
 
     Raises:
-        DemonstrationError: lists everything that is missing, of all behaviors.
+        DemonstrationError: recordings are missing or invalid. The message lists all problems of all behaviors.
         UnsupportedError: a trainer does not support ``behavioral_cloning``.
     """
     faults = []
@@ -29,8 +29,8 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
         cloning = settings.behavioral_cloning
         if cloning is not None and not algorithm_class(settings.trainer_type).clones:
             raise UnsupportedError(
-                f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Leave "
-                "the section out."
+                f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Remove "
+                "this section."
             )
         for section in (cloning, *settings.reward_signals.values()):
             path = getattr(section, "demo_path", None)
@@ -42,7 +42,7 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def _faults_of_data_set(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: most runs have none
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: few runs need it
 
     try:
         load_demonstrations([path], max_steps=1)
@@ -51,7 +51,7 @@ def _faults_of_data_set(path: str) -> Iterator[str]:
 
 
 def _faults_of_recording(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # late: most runs have none
+    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # late: few runs need it
 
     fault = missing(path) or other_type(path)
     if fault:

@@ -1,6 +1,6 @@
-"""Returns of episodes, which may span many trajectories, and statistics of them.
+"""Returns of episodes, which may span many trajectories, and their statistics.
 
-Shape legend: X kinds of reward, B packed steps, S trajectories, E of them that end an episode.
+Shape legend: X kinds of reward, B packed steps, S trajectories, E trajectories that end an episode.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DEFAULT_REWARD_BUFFER = 100
 
 @dataclass(frozen=True, slots=True)
 class MeanReturn:
-    """How good a behavior is in training: the mean over episodes of the rewards of an agent and its group.
+    """The mean return of a behavior during training, where a return includes the rewards of the agent and its group.
 
     Attributes:
-        mean: over the episodes.
-        episodes: how many.
-        step: label of the summary, which covers the episodes that ended since the previous summary. None for all
-            episodes of this process so far.
+        mean: the mean return of the episodes.
+        episodes: number of episodes.
+        step: label of the summary, which covers the episodes that ended since the previous summary; None if this covers
+            all episodes in this process.
     """
 
     mean: float
@@ -39,22 +39,22 @@ class MeanReturn:
     step: int | None = None
 
     def __str__(self) -> str:
-        of = "all so far" if self.step is None else f"the summary of step {self.step}"
+        of = "all episodes so far" if self.step is None else f"the summary of step {self.step}"
         return f"mean return {self.mean:.3f} of {of} ({counted(self.episodes, 'episode')})"
 
 
 class EpisodeRecord:
-    """Rewards of the finished episodes that the trainer has read: for statistics and checkpoints.
+    """The rewards of finished episodes that the trainer has read, for statistics and checkpoints.
 
     Attributes:
-        lesson: how many lessons the environment's parameters had completed when the newest of them ended.
+        lesson: number of completed curriculum lessons when the newest episodes ended.
         reward_buffer: rewards of the newest episodes since the last lesson change, as many as the curriculum averages.
-        group_reward_buffer: likewise the rewards of groups, with an entry for each member that ended with its group. If
-            the algorithm does not need groups, members that ended earlier have entries, too.
-        summary: the mean return of the newest summary that had an episode, since the last lesson change; else None.
-        num_episodes: episodes that ended in this process.
-        num_total: the same plus those of the runs that this one resumes.
-        returns_since_update: rewards of the episodes since the last policy update.
+        group_reward_buffer: group rewards of the newest episodes, with one entry for each member that ended with its
+            group. If the algorithm does not need groups, members that ended earlier also have entries.
+        summary: the mean return of the newest summary with an episode since the last lesson change; None without one.
+        num_episodes: number of episodes that ended in this process.
+        num_total: number of episodes including those of earlier processes of this run.
+        returns_since_update: returns of the episodes since the last policy update.
         best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
     """
 
@@ -73,16 +73,16 @@ class EpisodeRecord:
 
     @property
     def so_far(self) -> MeanReturn | None:
-        """The mean return of all episodes of this process since the last lesson change; None without any."""
+        """The mean return of all episodes in this process since the last lesson change; None without episodes."""
         return MeanReturn(self._total / self._count, self._count) if self._count else None
 
     @property
     def newest(self) -> MeanReturn | None:
-        """The mean return that best describes the current policy; None without an episode."""
+        """The mean return that best represents the current policy; None without episodes."""
         return self.summary or self.so_far
 
     def summarize(self, step: int) -> None:
-        """Make a summary, labeled ``step``, of the episodes that ended since the last call."""
+        """Summarize the episodes that ended since the last call, under the label ``step``."""
         if self._since_summary:
             self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
             self._since_summary = []
@@ -91,15 +91,15 @@ class EpisodeRecord:
         """Add trajectories in order.
 
         Args:
-            packed: their steps.
-            titles: of the reward signals, as in tags.
-            rewards: f32 [len(titles), B], times strength.
+            packed: the steps of the trajectories.
+            titles: the names of the reward signals in tags.
+            rewards: f32 [len(titles), B], multiplied by the signals' strength.
         """
         everything = np.concatenate([packed["reward"][None], rewards, packed["group_reward"][None]])
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
-        # A group's reward counts once its last members have ended; those that ended earlier do not count.
+        # A group's reward counts once its last members have ended. Members that ended earlier do not count.
         counts = packed["group"][packed.offset[1:] - 1] > 0
         if packed.groups is not None:
             counts &= packed.groups.all_done
@@ -120,16 +120,16 @@ class EpisodeRecord:
             self._reporter.add_many("Environment/Group Cumulative Reward", of_groups, Aggregation.HISTOGRAM)
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop the unfinished episodes of one worker, or of all."""
+        """Drop the unfinished episodes of one worker, or of all workers (None)."""
         self._sums.reset_worker(worker)
 
     def set_reward_buffer_size(self, size: int) -> None:
-        """Keep the rewards of ``size`` episodes, which the curriculum averages."""
+        """Keep the rewards of the newest ``size`` episodes, which the curriculum averages."""
         self.reward_buffer = deque(self.reward_buffer, maxlen=size)
         self.group_reward_buffer = deque(self.group_reward_buffer, maxlen=size)
 
     def begin_lesson(self, number: int) -> None:
-        """Drop the rewards of the easier task. ``number`` lessons are completed now."""
+        """Drop the rewards of the previous lesson. ``number`` lessons are now completed."""
         self.lesson = number
         self.reward_buffer.clear()
         self.group_reward_buffer.clear()
@@ -138,7 +138,7 @@ class EpisodeRecord:
 
     @property
     def reward_since_update(self) -> float | None:
-        """The mean reward of the episodes since the last policy update; None without any."""
+        """The mean return of the episodes since the last policy update; None without episodes."""
         return float(np.mean(self.returns_since_update)) if self.returns_since_update else None
 
     def note_best(self) -> None:
@@ -148,7 +148,7 @@ class EpisodeRecord:
             self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
 
     def state(self) -> dict[str, Any]:
-        """Plain data without unfinished episodes."""
+        """Return the state as plain data, without unfinished episodes."""
         return {
             "reward_buffer": list(self.reward_buffer),
             "group_reward_buffer": list(self.group_reward_buffer),
@@ -160,7 +160,7 @@ class EpisodeRecord:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned, except for the rewards of an earlier lesson. Missing parts start over."""
+        """Restore what ``state`` returned, except rewards of an earlier lesson. Missing parts are reset."""
         self.reward_buffer.clear()
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.group_reward_buffer.clear()
@@ -175,22 +175,27 @@ class EpisodeRecord:
 
 
 class ArrivedEpisodes:
-    """What the run counts as it arrives, before the trainer reads it: for lessons, ``stop`` and the live view.
+    """Steps and episodes, counted as they arrive and before the trainer reads them.
 
-    Only the loop's thread uses it. ``EpisodeRecord`` follows when the trainer has read the same trajectories.
+    They are used for lessons, ``stop`` and the live view. Only the main loop's thread may use this class.
+    ``EpisodeRecord`` is updated later, when the trainer reads the same trajectories.
 
     Attributes:
-        rewards: as ``EpisodeRecord.reward_buffer``; empty unless lessons measure the behavior.
-        group_rewards: likewise, as ``EpisodeRecord.group_reward_buffer``.
-        has_groups: whether any episode was that of a group's member, if lessons measure the behavior.
-        num_steps: of the trajectories that arrived in this process.
-        num_episodes: episodes that ended in this process.
-        num_total: the same plus those of the runs that this one resumes.
-        on_lesson: called with the number of completed lessons when one begins.
+        rewards: like ``EpisodeRecord.reward_buffer``; empty unless lessons measure the behavior.
+        group_rewards: like ``EpisodeRecord.group_reward_buffer``; empty unless lessons measure the behavior.
+        has_groups: True if an episode of a group member has ended, if lessons measure the behavior.
+        num_steps: number of steps in the trajectories that arrived in this process.
+        num_episodes: number of episodes that ended in this process.
+        num_total: number of episodes including those of earlier processes of this run.
+        on_lesson: called with the number of completed lessons when a lesson starts.
     """
 
     def __init__(self, most_rewards: int = 0) -> None:
-        """``most_rewards``: how many episodes lessons look at; 0 if none measures the behavior."""
+        """Start counting.
+
+        Args:
+            most_rewards: number of episodes that lessons average; 0 if no lesson measures the behavior.
+        """
         self.rewards: deque[float] = deque(maxlen=most_rewards)
         self.group_rewards: deque[float] = deque(maxlen=most_rewards)
         self.has_groups = False
@@ -217,13 +222,13 @@ class ArrivedEpisodes:
         self._sums.reset_worker(worker)
 
     def begin_lesson(self, number: int) -> None:
-        """Drop the rewards of the easier task. ``number`` lessons are completed now."""
+        """Drop the rewards of the previous lesson. ``number`` lessons are now completed."""
         self.rewards.clear()
         self.group_rewards.clear()
         self.on_lesson(number)
 
     def resume(self, record: EpisodeRecord) -> None:
-        """Continue with what the trainer has restored."""
+        """Continue from the record that the trainer has restored."""
         self.num_total = record.num_total
         self.rewards.extend(record.reward_buffer)
         self.group_rewards.extend(record.group_reward_buffer)

@@ -26,45 +26,45 @@ logger = logging.getLogger(__name__)
 
 
 def max_lead(settings: TrainerSettings) -> int:
-    """How many rows acting may be ahead of learning if it continues during updates."""
+    """Return how many rows acting may be ahead of learning if acting continues during updates."""
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 
 def is_paced(settings: TrainerSettings) -> bool:
-    """Whether learning keeps pace with acting, rather than using up a buffer of experience in each update."""
+    """Return whether learning keeps pace with acting, instead of consuming a buffer of experience in each update."""
     return algorithm_class(settings.trainer_type).holds_rows
 
 
 def paced_algorithms() -> list[str]:
-    """The built-in algorithms whose learning keeps pace with acting. Imports all of them."""
+    """Return the built-in algorithms whose learning keeps pace with acting. This imports all built-in algorithms."""
     return [name for name in ALGORITHMS.builtin if algorithm_class(name).holds_rows]
 
 
 def is_automatic(settings: TrainerSettings) -> bool:
-    """Whether gradient steps use the time in which environments compute."""
+    """Return whether gradient steps are made while the environments are busy."""
     return getattr(settings.hyperparameters, "steps_per_update", None) == AUTO
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The algorithm of a ``trainer_type``.
+    """Return the algorithm for a ``trainer_type``.
 
     Raises:
-        PluginError: a plugin's name does not lead to an algorithm.
+        PluginError: a plugin's reference does not resolve to an algorithm.
     """
     with ALGORITHMS.blaming(name):
         reference = ALGORITHMS[name].algorithm
         found = None if reference is None else resolve(reference)
         if not isinstance(found, type) or not issubclass(found, Algorithm):
-            raise TypeError(f"it leads to {found!r}, expected a subclass of Algorithm")
+            raise TypeError(f"it refers to {found!r}, expected a subclass of Algorithm")
     return found
 
 
 def create_algorithm(context: LearningContext) -> Algorithm:
-    """Create the algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
+    """Create the algorithm for a ``trainer_type``, with its networks, reward signals and demonstrations.
 
     Raises:
         UnsupportedError: a sensor or the action space is not supported.
-        DemonstrationError: a recording cannot be read, or belongs to other agents.
+        DemonstrationError: a recording cannot be read, or does not match the agents.
         PluginError: a plugin's algorithm fails.
     """
     name = context.settings.trainer_type
@@ -82,7 +82,7 @@ def create_algorithm(context: LearningContext) -> Algorithm:
         for signal in signals:
             signal.prepare(created.actor)
         if context.settings.behavioral_cloning is not None:
-            # Late: only such behaviors need it.
+            # Import late, because only behaviors with cloning need it.
             from trajtrainer.learning.trainers.cloning import create_cloning
 
             created.cloning = create_cloning(context, created.actor, context.settings.behavioral_cloning)
@@ -90,7 +90,7 @@ def create_algorithm(context: LearningContext) -> Algorithm:
 
 
 def _log_sensors_treated_otherwise(context: LearningContext, actor: Actor) -> None:
-    """Log goal signals that cannot condition the network, and sensors that the critic alone sees."""
+    """Log goal signals that cannot condition the network, and sensors that only the critic observes."""
     encoder, specs = actor.body.encoder, context.spec.observation_specs
     goals = [actor.spec.observation_specs[number].name for number in encoder.goals]
     if (
@@ -100,8 +100,8 @@ def _log_sensors_treated_otherwise(context: LearningContext, actor: Actor) -> No
         and context.settings.network_settings.goal_conditioning_type is ConditioningType.HYPER
     ):
         logger.warning(
-            "Behavior %r: the goal signal %s has a variable length, so it cannot condition the network and is an "
-            "ordinary observation, as in ML-Agents. Set goal_conditioning_type: none to avoid this warning.",
+            "Behavior %r: the goal signal %s has a variable length, so it cannot condition the network and is treated "
+            "as an ordinary observation, as in ML-Agents. Set goal_conditioning_type: none to avoid this warning.",
             context.behavior,
             ", ".join(map(repr, goals)),
         )
@@ -127,7 +127,7 @@ def create_trainer(
 
     Raises:
         UnsupportedError: a sensor or the action space is not supported.
-        DemonstrationError: a recording cannot be read, or belongs to other agents.
+        DemonstrationError: a recording cannot be read, or does not match the agents.
     """
     algorithm = create_algorithm(context)
     return Trainer(

@@ -16,13 +16,13 @@ from trajtrainer.learning.trainers.trainer import BehaviorTrainer, PolicyPublish
 
 
 class OfflineTrainer(BehaviorTrainer):
-    """Lets an algorithm learn from a data set. A step is a gradient step, and training ends at ``max_steps``."""
+    """Trains an algorithm on a data set. A step is a gradient step, and training ends at ``max_steps``."""
 
     def give(self, dataset: PackedSteps) -> None:
         """Pass the data set to the algorithm.
 
         Raises:
-            SettingsError: after holding out steps, none are left to learn from.
+            SettingsError: all steps are held out for validation, so there are none left to learn from.
         """
         signals = self.algorithm.signals
         self.algorithm.add(dataset, np.stack([one.evaluate(dataset) * np.float32(one.strength) for one in signals]))
@@ -47,7 +47,7 @@ class OfflineTrainer(BehaviorTrainer):
         return self.should_still_train
 
     def advance(self) -> None:
-        """Make gradient steps, but none beyond the next summary, checkpoint or evaluation, and publish the policy."""
+        """Make gradient steps, but not beyond the next summary, checkpoint or evaluation, and publish the policy."""
         if not self.should_still_train:
             return
         self._update(lambda _: None)
@@ -74,7 +74,7 @@ def create_offline_trainer(
 
     Raises:
         UnsupportedError: a sensor or the action space is not supported.
-        SettingsError: after holding out steps, none are left to learn from.
+        SettingsError: all steps are held out for validation, so there are none left to learn from.
     """
     algorithm = create_algorithm(context)
     publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)

@@ -1,7 +1,8 @@
-"""Self-play: one team learns, and the others play with earlier versions of its policy.
+"""Self-play: one team learns, and the other teams play with earlier versions of the policy.
 
-It follows ML-Agents (docs/explanation/mlagents-behavior.md#self-play). The learner decides who plays against whom;
-actors apply that and report results. The lock is there because the trainer's thread may save a checkpoint at any time.
+This follows ML-Agents (docs/explanation/mlagents-behavior.md#self-play). The learner decides who plays against whom;
+actors apply its choices and report results. A lock is needed because the trainer's thread may save a checkpoint at any
+time.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from trajtrainer.settings.trainer import SelfPlaySettings
 
 ELO = "Self-play/ELO"
 _LATEST = "latest"
-# After this many episodes with a single team, self-play says that there is no opponent.
+# Number of episodes with a single team before the warning about a missing opponent.
 _PATIENCE = 10
 _SCALE = 400.0
-# Each new result multiplies the weight of older ones by this. About the last hundred count, since the learner changes.
+# Factor by which each new result reduces the weight of older ones. The learner changes, so only about the last hundred
+# results should count.
 _FADING = 0.99
 
 logger = logging.getLogger(__name__)
@@ -38,15 +40,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Player:
-    """An earlier version of a policy, the current one, or a policy from a file.
+    """An earlier version of a policy, the current policy, or a policy from a file.
 
     Attributes:
-        name: unique within its behavior.
-        elo: its rating.
-        weights: of its actor, never changed; empty for the current policy and for policies from files.
+        name: a name that is unique within the behavior.
+        elo: the player's Elo rating.
+        weights: weights of the player's actor, which never change; empty for the current policy and for policies from
+            files.
         acts: the policy, if it comes from a file.
-        games: number of results against it, in which older ones weigh less.
-        lost: those that the learner won; draws count half.
+        games: number of games against the player, with lower weights for older games.
+        lost: number of these games that the learner won, with the same weights. Draws count half.
     """
 
     name: str
@@ -58,12 +61,12 @@ class Player:
 
     @property
     def beaten(self) -> float:
-        """The probability that the learner beats it, above 0 and below 1."""
+        """The estimated probability that the learner beats this player, between 0 and 1 exclusive."""
         return (self.lost + 0.5) / (self.games + 1.0)
 
 
 def expected_score(elo: float, opponent: float) -> float:
-    """The average score of a player rated ``elo``, from 0 to 1."""
+    """Return the expected score, from 0 to 1, of a player rated ``elo`` against an opponent."""
     return 1.0 / (1.0 + math.pow(10.0, (opponent - elo) / _SCALE))
 
 
@@ -71,8 +74,9 @@ def rate(learner: Player, opponents: Sequence[Player], result: float) -> None:
     """Update the ratings with one result.
 
     Args:
-        learner: whose result it is.
-        opponents: at least one. Each loses its share of what the learner gains. It may be the learner itself.
+        learner: the player that learns, whose result it is.
+        opponents: one or more opponents. Each loses its share of what the learner gains. The learner itself may be an
+            opponent.
         result: 1 for a win, 0 for a loss, 0.5 for a draw.
     """
     changes = [(result - expected_score(learner.elo, opponent.elo)) / len(opponents) for opponent in opponents]
@@ -84,12 +88,12 @@ def rate(learner: Player, opponents: Sequence[Player], result: float) -> None:
 
 
 class TeamRotation:
-    """The teams of all behaviors with self-play in a run; one of them learns.
+    """The teams of all behaviors with self-play in a run. One of the teams learns.
 
     Attributes:
-        learning: the team that learns; None before the first team.
-        num_changes: how often another team started to learn.
-        lock: held while anything of self-play is changed or saved.
+        learning: the team that learns; None before the first team joins.
+        num_changes: number of times that the learning team has changed.
+        lock: held while the state of self-play is changed or saved.
     """
 
     def __init__(self) -> None:
@@ -114,7 +118,7 @@ class TeamRotation:
             self._waiting.append(team)
 
     def change(self) -> None:
-        """Let the team that has waited longest learn. After that, all episodes have to restart."""
+        """Make the team that has waited longest the learning team. All episodes have to restart afterward."""
         if not self._waiting or self.learning is None:
             return
         self._waiting.append(self.learning)
@@ -124,7 +128,7 @@ class TeamRotation:
         logger.debug("Team %d learns now.", self.learning)
 
     def take_change(self) -> bool:
-        """Whether another team started to learn since the last call."""
+        """Return whether the learning team has changed since the last call."""
         if self._newer is not None:
             before, newer, self._newer = self.learning, self._newer, None
             self._take(newer)
@@ -133,20 +137,20 @@ class TeamRotation:
         return has_changed
 
     def opponents(self, asking: SelfPlay) -> list[Player]:
-        """The players of all teams that do not learn; of a team with several behaviors, preferably ``asking``'s own."""
+        """Return the players of all teams that do not learn. If a team has several behaviors, prefer ``asking``."""
         others = [(team, side) for team, side in self._sides.items() if team != self.learning]
         found = (asking.player(team) or side.player(team) for team, side in others)
         return [player for player in found if player is not None]
 
     def state(self) -> dict[str, Any]:
-        """Plain data. Each behavior saves it; the state with the most changes is the newest."""
+        """Return the state as plain data. Each behavior saves it; the state with the most changes is the newest."""
         return {"learning": self.learning, "waiting": list(self._waiting), "changes": self.num_changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned, unless the current state is as new.
+        """Restore what ``state`` returned, unless the current state is at least as new.
 
-        A newer state that another behavior has saved takes effect at the next ``take_change``, because messages may be
-        half processed now.
+        A newer state from another behavior takes effect at the next ``take_change``, because messages may be partly
+        processed now.
         """
         if self.learning is None:
             self._take(state)
@@ -166,8 +170,8 @@ class OpponentSlot:
 
     Attributes:
         player: the opponent.
-        weights: with which it acts; empty if ``player.acts`` does.
-        since: the number of changes of the learning team when this team stopped learning.
+        weights: the opponent's weights; empty if ``player.acts`` provides the policy.
+        since: ``TeamRotation.num_changes`` when this team stopped learning.
     """
 
     player: Player
@@ -176,13 +180,13 @@ class OpponentSlot:
 
 
 class SelfPlay:
-    """The teams of one behavior: which one learns, who plays for the others, and the ratings.
+    """The teams of one behavior: which team learns, who plays for the other teams, and the ratings.
 
     Attributes:
-        settings: of the behavior.
-        opponent_steps: steps of agents that do not learn, counted by ``OpponentTracker``.
-        is_restored: whether it continues from a state that an earlier run saved.
-        slots: behavior id -> opponent slot, for teams that do not learn.
+        settings: the behavior's self-play settings.
+        opponent_steps: number of steps of agents that do not learn, counted by ``OpponentTracker``.
+        is_restored: True if the state was restored from a checkpoint.
+        slots: the opponent slots of the teams that do not learn, by behavior id.
     """
 
     def __init__(
@@ -201,15 +205,15 @@ class SelfPlay:
         """Start without teams.
 
         Args:
-            settings: of the behavior.
-            rotation: of the run.
-            behavior: name without team.
-            seed: of the run.
-            policy: acts for the team that learns.
+            settings: the behavior's self-play settings.
+            rotation: the run's team rotation.
+            behavior: name of the behavior, without the team.
+            seed: seed of the run.
+            policy: the policy that acts for the team that learns.
             policies: the queue of updates for ``policy``.
-            reporter: of the behavior's statistics.
-            step: returns the steps collected from the team that learns, including those of earlier runs.
-            files: fixed opponents that the settings name.
+            reporter: receives the behavior's statistics.
+            step: returns the number of steps collected from the team that learns, including those of earlier runs.
+            files: fixed opponents from the settings.
         """
         self.settings = settings
         self.opponent_steps = 0
@@ -233,9 +237,9 @@ class SelfPlay:
         save, swap, change = settings.save_steps, settings.swap_steps, settings.team_change
         self._intervals = {"save": save, "swap": swap, "team_change": change}
         self._counters = dict.fromkeys(self._intervals, 0)
-        # Counts of the team that learns, in this process.
+        # Counts for the team that learns, in this process.
         self._num_episodes = self._num_steps = 0
-        self._has_warned = False  # of a single team
+        self._has_warned = False  # that there is only one team
 
     @property
     def elo(self) -> float:
@@ -247,16 +251,16 @@ class SelfPlay:
 
     @property
     def number(self) -> tuple[int, int]:
-        """Changes of the learning team, and choices of opponents so far. It changes whenever ``slots`` does."""
+        """The number of learning team changes and of opponent choices so far. It changes whenever ``slots`` does."""
         return self._rotation.num_changes, self._num_choices
 
     @property
     def learning(self) -> int | None:
-        """The team that learns; None before the first team."""
+        """The team that learns; None before the first team joins."""
         return self._rotation.learning
 
     def player(self, team: int) -> Player | None:
-        """The opponent that plays for a team of this behavior; None if there is no such team, or if it learns."""
+        """Return the opponent that plays for a team of this behavior; None if the team is unknown or learns."""
         return next((slot.player for name, slot in self.slots.items() if self._teams[name] == team), None)
 
     def join(self, behavior_id: BehaviorId) -> None:
@@ -280,9 +284,9 @@ class SelfPlay:
         """Count episodes and steps of the team that learns, and rate the results of its matches.
 
         Args:
-            num_episodes: that ended.
-            num_steps: of finished trajectories.
-            results: from ``match_results``.
+            num_episodes: number of episodes that ended.
+            num_steps: number of steps in finished trajectories.
+            results: results from ``match_results``.
         """
         self._num_episodes += num_episodes
         self._num_steps += num_steps
@@ -291,8 +295,8 @@ class SelfPlay:
             self._has_warned = True
             logger.warning(
                 "Behavior %r has self_play, but after %d steps and %d episodes there is only one team (team %d), so it "
-                "trains without an opponent until another team appears. If none will, give the agents of the other "
-                "side another Team Id in Unity (Behavior Parameters), or leave self_play out.",
+                "trains without an opponent until another team appears. If there should be an opponent, give its "
+                "agents a different Team Id in Unity (Behavior Parameters). Otherwise, remove self_play.",
                 self._behavior,
                 self._num_steps,
                 self._num_episodes,
@@ -305,14 +309,14 @@ class SelfPlay:
                 self._reporter.add(ELO, self._latest.elo)
 
     def change_team(self) -> None:
-        """Let another team learn if that is due."""
+        """Change the learning team if that is due."""
         if self._left("team_change") <= 0:
             self._counters["team_change"] = self._step()
             with self._rotation.lock:
                 self._rotation.change()
 
     def update_opponents(self) -> None:
-        """Save the current policy as a snapshot, and choose other opponents, if that is due."""
+        """Save the current policy as a snapshot and choose new opponents, whenever either is due."""
         with self._rotation.lock:
             if self._left("save") <= 0:
                 self._counters["save"] = self._step()
@@ -328,11 +332,14 @@ class SelfPlay:
                         self._let_play(name, self._choose())
 
     def left(self) -> tuple[int, int]:
-        """Steps of the team that learns, and steps of the others, until something changes."""
+        """Return how many steps of the learning team, and how many of the other teams, remain until the next event."""
         return min(self._left("team_change"), self._left("save")), self._left("swap")
 
     def _left(self, what: str) -> int:
-        """Steps until something is due; 0 or less: now. As in ML-Agents, intervals are one step longer than set."""
+        """Return the number of steps until an event is due, or 0 or less if it is due now.
+
+        As in ML-Agents, intervals are one step longer than in the settings.
+        """
         now = self.opponent_steps if what == "swap" else self._step()
         return self._counters[what] + self._intervals[what] + 1 - now
 
@@ -346,7 +353,7 @@ class SelfPlay:
         self._snapshots.append(Player(f"step {self._step()}", self._latest.elo, self._policy.weights()))
 
     def _let_play(self, name: str, player: Player, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Let ``player`` play for a team. The current policy plays with fixed ``weights``, by default its own now."""
+        """Let ``player`` play for a team. For the current policy, ``weights`` default to a copy of its weights."""
         known = self.slots.get(name)
         since = self._rotation.num_changes if known is None else known.since
         if weights is None:
@@ -366,7 +373,7 @@ class SelfPlay:
         return players[int(torch.randint(len(players), (), generator=self._draws))]
 
     def state(self) -> dict[str, Any]:
-        """Plain data, and tensors that never change. May be called from any thread."""
+        """Return the state: plain data, and tensors that never change. May be called from any thread."""
         with self._rotation.lock:
             return {
                 "rotation": self._rotation.state(),
@@ -384,11 +391,11 @@ class SelfPlay:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned, before any team joins. Snapshots of other networks are left out.
+        """Restore what ``state`` returned, before any team joins. Snapshots of other networks are skipped.
 
         Raises:
-            KeyError: something is missing.
-            TypeError: something has another type.
+            KeyError: a part of the state is missing.
+            TypeError: a part of the state has the wrong type.
         """
         self.is_restored = True
         counters = dict(state["counters"])
@@ -409,7 +416,7 @@ class SelfPlay:
         self._rotation.restore(state["rotation"])
 
     def begin_at(self, step: int, elo: float | None) -> None:
-        """Continue from a checkpoint that has no more of self-play than this, such as ML-Agents'."""
+        """Continue from a checkpoint that only contains a step and possibly a rating, such as ML-Agents'."""
         self._counters |= {"save": step, "team_change": step}
         if elo is not None:
             self._latest.elo = elo

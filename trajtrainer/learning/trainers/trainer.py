@@ -1,4 +1,4 @@
-"""The learning side of a behavior: experience in; statistics, summaries, checkpoints and policies out.
+"""Trainers, which turn a behavior's experience into policies, statistics, summaries and checkpoints.
 
 Shape legend: V reward signals, B packed steps.
 """
@@ -37,15 +37,15 @@ class BehaviorTrainer(ABC):
     """The trainer of one behavior in a run: :class:`Trainer` or ``OfflineTrainer``.
 
     Attributes:
-        context: of the behavior.
-        source: the experience that it learns from; None if it has a data set.
-        algorithm: learns.
-        publisher: of its policy.
-        reporter: of the behavior's statistics.
+        context: the behavior to learn.
+        source: the source of experience; None for a data set.
+        algorithm: the algorithm that learns.
+        publisher: publishes the policy.
+        reporter: receives the behavior's statistics.
         checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
-        step: the steps so far, in the unit of ``max_steps`` and of all intervals in the settings.
+        step: number of steps so far, in the unit of ``max_steps`` and all intervals in the settings.
         first_step: the step at which this process started; not 0 if it resumed a run.
-        last_summary: the label of the last summary; 0 before the first.
+        last_summary: the label of the last summary; 0 before the first summary.
     """
 
     context: LearningContext
@@ -61,39 +61,39 @@ class BehaviorTrainer(ABC):
 
     @property
     def actor(self) -> Actor:
-        """The network to export. It is being trained: read it only between two calls of ``advance``."""
+        """The network to export. Read it only between calls of ``advance``, because training changes it."""
         return self.algorithm.actor
 
     @property
     @abstractmethod
     def reached(self) -> int:
-        """The step of the model as it is now. It may count experience that waits to be read."""
+        """The step that the current model corresponds to. It may include experience that has not been read yet."""
 
     @property
     @abstractmethod
     def should_still_train(self) -> bool:
-        """Whether training continues at this step."""
+        """True if training continues at the current step."""
 
     @property
     @abstractmethod
     def has_enough(self) -> bool:
-        """Whether the trainer can end its training without anything more from the run."""
+        """True if training can be completed without any more experience."""
 
     @property
     @abstractmethod
     def learns_alone(self) -> bool:
-        """Whether it can learn now although no experience arrives."""
+        """True if the trainer can learn now even though no experience has arrived."""
 
     @abstractmethod
     def is_due(self) -> bool:
-        """Whether ``advance`` should be called now."""
+        """Return whether ``advance`` should be called now."""
 
     @abstractmethod
     def advance(self) -> object:
-        """Do everything that is due. Does not wait."""
+        """Do everything that is due, without waiting."""
 
     def end(self) -> None:
-        """End the training at the present step, as if ``max_steps`` had been reached."""
+        """End training at the current step, as if ``max_steps`` had been reached."""
         self._has_ended = True
 
     def _update(self, show_progress: Callable[[float], None]) -> None:
@@ -114,18 +114,18 @@ class BehaviorTrainer(ABC):
         self.reporter.write(label)
 
     def _write_checkpoint(self) -> None:
-        # After training the weights no longer change, and copies would displace older checkpoints.
+        # After training, the weights no longer change, so further checkpoints would only displace older ones.
         if self.should_still_train:
             with self.context.timers("RLTrainer._checkpoint"):
                 self.checkpoint(self)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the step and the algorithm."""
+        """Return the state to save in a checkpoint in addition to the step and the algorithm."""
         return {"version": self.publisher.version, "summarized": self.last_summary}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
-        """Continue at ``step`` from ``state``, or begin a new run if it is None; publish the policy."""
-        self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
+        """Continue at ``step`` from ``state``, or start a new run if ``step`` is None; then publish the policy."""
+        self.publisher.version = 1  # Version 0 is for untrained policies.
         if step is not None:
             self.step = self.first_step = step
             self.publisher.version = count_in(state.get("version", 1))
@@ -135,14 +135,14 @@ class BehaviorTrainer(ABC):
 
 @dataclass(eq=False)
 class Trainer(BehaviorTrainer):
-    """Drains the experience channel, counts and rewards steps, passes them to the algorithm, and publishes its policy.
+    """Drains the source of experience, counts and rewards steps, passes them to the algorithm, and publishes policies.
 
-    ``advance`` may run in another thread than acting. The acting side reads ``step`` and ``episodes``, whose values
-    are replaced or appended to, never left half-written; otherwise it only calls ``end``.
+    ``advance`` may run in a different thread than acting. The acting side reads ``step`` and ``episodes``, whose values
+    are always consistent, because they are only replaced or appended to. Apart from that, it only calls ``end``.
 
     Attributes:
-        source: of experience.
-        episodes: counts episodes.
+        source: the source of experience.
+        episodes: the record of finished episodes.
     """
 
     source: ExperienceSource
@@ -157,33 +157,34 @@ class Trainer(BehaviorTrainer):
 
     @property
     def has_enough(self) -> bool:
-        """Whether training ends with the steps that are waiting or just being added."""
+        """True if training will end with the steps that are waiting or being added."""
         return self.context.training and (self._has_ended or self.collected > self.context.settings.max_steps)
 
     @property
     def collected(self) -> int:
-        """The step once everything that waits has been added."""
+        """The step after all waiting steps have been added."""
         return self.first_step + self.source.num_put
 
     @property
     def reached(self) -> int:
-        """The step of the model as it is now, for evaluations.
+        """The step that the current model corresponds to, for evaluations.
 
-        Reading more often would change what is learned. So where runs repeat bit for bit, what waits counts as read;
-        where they do not, the trainer reads it at each evaluation.
+        Reading experience earlier for an evaluation would change what is learned. In runs that are reproducible bit for
+        bit, waiting steps therefore count as if they had been read. In other runs, the trainer reads them before each
+        evaluation.
         """
         return self.step if self.source.is_concurrent else self.collected
 
     def steps_to_evaluation(self) -> int | None:
-        """Steps until the next evaluation; None without evaluations."""
+        """Return the number of steps until the next evaluation; None without evaluations."""
         interval = self.context.evaluation_interval
         return None if interval is None else interval - self.reached % interval
 
     def left(self) -> tuple[int, int]:
-        """How many more rows, or how many more steps, have to arrive before ``advance`` is due; 0 or less: now.
+        """Return how many more rows, or how many more steps, must arrive before ``advance`` is due.
 
-        Adding one short trajectory costs as much as adding many, so an algorithm may wait for several steps, unless an
-        event is due at a certain step.
+        0 or less means that it is due now. Adding one short trajectory costs as much as adding many, so an algorithm
+        may wait for several steps unless an event is due earlier.
         """
         (rows, steps), source, settings = self.algorithm.drain_threshold, self.source, self.context.settings
         to_events = (
@@ -196,7 +197,7 @@ class Trainer(BehaviorTrainer):
 
     @property
     def learns_alone(self) -> bool:
-        """Whether an update can use the time in which the environments compute."""
+        """True if an update can run while the environments are busy."""
         return self.should_still_train and self._may_update and self.algorithm.uses_spare_time(self.step)
 
     @property
@@ -204,25 +205,26 @@ class Trainer(BehaviorTrainer):
         return self.context.training and not self.context.is_stopping()
 
     def is_due(self) -> bool:
-        """Whether ``advance`` should not wait for more experience.
+        """Return whether ``advance`` should be called now instead of waiting for more experience.
 
-        It never waits without training, where a number of episodes may end the run, nor while acting waits for it. A
-        caller that advances only when due must do so once more at the end.
+        There is no waiting in inference, where the number of episodes may end the run, or while acting waits for the
+        trainer. A caller that calls ``advance`` only when it is due must call it once more at the end.
         """
         return not self.context.training or self.source.is_needed or min(self.left()) <= 0 or self.learns_alone
 
     def advance(self) -> bool:
-        """Add all experience that waits, then update and publish a policy if that is due. Does not wait.
+        """Add all waiting experience, then update and publish the policy if an update is due. Does not wait.
 
-        When the run is about to end, no update starts, and one that is running ends early.
+        When the run is about to end, no new update starts, and a running update stops early.
 
         Returns:
-            Whether there was anything to do.
+            True if there was anything to do.
         """
         trained_before, has_items = self.should_still_train, len(self.source) > 0
         try:
             changed = self._drain() if has_items else False
-            # If acting continues meanwhile, thousands of steps may arrive at once, and only the last pass max_steps.
+            # If acting continues during updates, a single drain may contain thousands of steps, of which only the last
+            # ones exceed max_steps.
             trains = self.should_still_train or (trained_before and self.source.is_concurrent)
             updates = trains and self._may_update and self.algorithm.is_ready(self.step)
             if updates:
@@ -236,7 +238,7 @@ class Trainer(BehaviorTrainer):
         return has_items or updates
 
     def _drain(self) -> bool:
-        """Add everything that waits, in its order. Returns whether the algorithm received any of it."""
+        """Add all waiting items in order. Returns True if the algorithm received any steps."""
         given = False
         with self.context.timers("process_trajectory"):
             reserve = self.algorithm.reserve if self.should_still_train else lambda _: None
@@ -258,7 +260,7 @@ class Trainer(BehaviorTrainer):
             if boundary.trajectory > start:
                 given |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            # A killed run may have written summaries after its last checkpoint.
+            # A run that was killed may have written summaries after its last checkpoint.
             if boundary.summary is not None and boundary.summary > self.last_summary:
                 self.episodes.note_best()
                 self.episodes.summarize(boundary.summary)
@@ -268,20 +270,20 @@ class Trainer(BehaviorTrainer):
         return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or given
 
     def _count(self, packed: PackedSteps) -> bool:
-        """Count trajectories between two boundaries, and pass those up to ``max_steps`` to the algorithm."""
+        """Count the trajectories between two boundaries, and pass those within ``max_steps`` to the algorithm."""
         ends = self.step + packed.offset[1:].astype(np.int64)
         self.step = int(ends[-1])
         kept = 0 if self._has_ended else int(np.searchsorted(ends, self.context.settings.max_steps, side="right"))
         self.reporter.set("Step", float(self.step))
         self._warn_of_group_rewards(packed)
         training = self.context.training
-        # Without training there is no use for the networks of reward signals, so only the environment's reward counts.
+        # In inference, the networks of reward signals are not used, so only the environment's reward counts.
         signals = [s for s in self.algorithm.signals if training or isinstance(s, ExtrinsicReward)]
         rewards = np.empty((len(signals), len(packed)), np.float32)
-        with np.errstate(over="ignore"):  # infinite rewards are limited below
+        with np.errstate(over="ignore"):  # infinite rewards are clipped below
             for row, signal in zip(rewards, signals, strict=True):
                 np.multiply(signal.collect(packed), np.float32(signal.strength), out=row)
-            # One pass that makes no array: a sum of squares below MAX_REWARD^2 has no larger reward.
+            # If the sum of squares is below MAX_REWARD^2, no reward exceeds MAX_REWARD. This needs no temporary array.
             if not np.vdot(rewards, rewards) < MAX_REWARD**2:
                 self._limit(rewards, [signal.name for signal in signals])
         self.episodes.add(packed, [signal.title for signal in signals], rewards)
@@ -296,16 +298,16 @@ class Trainer(BehaviorTrainer):
         return True
 
     def _limit(self, rewards: FloatArray, names: Sequence[str]) -> None:
-        """Limit rewards [V, B], in place, and name the largest, once."""
+        """Clip rewards [V, B] in place, and warn about the largest one once."""
         signal, step = np.unravel_index(np.abs(rewards).argmax(), rewards.shape)
         largest = float(rewards[signal, step])
         np.clip(rewards, -MAX_REWARD, MAX_REWARD, out=rewards)
         if abs(largest) > MAX_REWARD and not self._large_reward_seen:
             self._large_reward_seen = True
             logger.warning(
-                "Behavior %r has a reward of %.3g (signal %s, times strength), whose sums and squares float32 cannot "
-                "hold. It is trained with rewards of at most %g. Look for a division by almost 0 in the reward, and "
-                "keep rewards near 1.",
+                "Behavior %r has a reward of %.3g (signal %s, times strength). float32 cannot hold the sums and "
+                "squares of such rewards, so they are limited to %g. Look for a division by almost 0 in the reward, "
+                "and keep rewards near 1.",
                 self.context.behavior,
                 largest,
                 names[int(signal)],
@@ -340,12 +342,12 @@ class PolicyPublisher:
     """Puts copies of an actor's weights into the policy queue.
 
     Args:
-        policy: its name in the queue.
+        policy: the policy's name in the queue.
         actor: the network that acts.
         policies: the queue to the acting side.
 
     Attributes:
-        version: of the policy; increases with every policy that has learned since the last one.
+        version: version of the policy, which increases with each ``publish_next``.
     """
 
     def __init__(self, policy: str, actor: Actor, policies: PolicyQueue[Tensor]) -> None:
@@ -362,7 +364,7 @@ class PolicyPublisher:
         }
 
     def publish(self) -> None:
-        """Publish all weights as they are now."""
+        """Publish all current weights without changing the version."""
         self._put(self._all, partial=False)
 
     def publish_next(self) -> None:
@@ -371,7 +373,7 @@ class PolicyPublisher:
         self.publish()
 
     def publish_normalizers(self) -> None:
-        """Publish the normalizers, which change with every trajectory, if there are any."""
+        """Publish the normalizers, if there are any. They change with every trajectory."""
         if self._normalizers:
             self._put(self._normalizers, partial=True)
 
@@ -384,7 +386,7 @@ def check_finite(behavior: str, step: int, statistics: Statistics, may_be_nan: C
     """Check the statistics of an update at ``step``, except for the tags in ``may_be_nan``.
 
     Raises:
-        PolicyDivergedError: the mean of one of them is not a finite number.
+        PolicyDivergedError: the mean of a statistic is not finite.
     """
     means = {tag: values.mean() for tag, values in statistics.items() if len(values) and tag not in may_be_nan}
     diverged = [tag for tag, mean in means.items() if not np.isfinite(mean)]

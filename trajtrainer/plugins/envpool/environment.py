@@ -1,4 +1,4 @@
-"""EnvPool's environments: copies that threads of C++ step together, as the agents of one worker.
+"""EnvPool environments: EnvPool's C++ threads step many copies together, which are the agents of one worker.
 
 Shape legend: N copies, T of them whose episode ended with this step.
 """
@@ -24,22 +24,22 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 
 
 class EnvPoolEnvironment(InProcessEnvironment):
-    """A pool of EnvPool, each of whose copies is an agent of the behavior with the environment's name.
+    """An EnvPool pool. Each copy is an agent of the behavior that is named after the environment.
 
-    Events are those of ``GymnasiumEnvironment``. EnvPool would begin an episode with the step after the last one's end,
-    whose action it ignores; here the copies that ended are reset at once, by a call of their own, so that an event has
-    both the final observation and the first decision of the next episode.
+    Events are the same as in ``GymnasiumEnvironment``. EnvPool itself starts a new episode with the step after the end
+    of the last one, and ignores that step's action. Here, copies whose episode ended are reset immediately with another
+    call, so that an event has both the final observation and the first decision of the next episode.
 
-    Copy i has the seed ``seed + i`` for good. An episode that is terminated by the step that reaches its time limit is
-    reported as truncated, because EnvPool does not distinguish them.
+    Copy i keeps the seed ``seed + i``. If the step that reaches the time limit also terminates the episode, it is
+    reported as truncated, because EnvPool does not distinguish the two cases.
 
     Args:
-        pool: made with ``env_type="gymnasium"``; all copies are stepped at once.
-        name: of the behavior.
+        pool: a pool made with ``env_type="gymnasium"`` that steps all copies at once.
+        name: name of the behavior.
         reading: see ``AgentSpaces``.
 
     Raises:
-        UnsupportedError: a space that cannot be translated.
+        UnsupportedError: a space cannot be translated, or the environment has several players.
     """
 
     def __init__(self, pool: Any, name: str, **reading: Any) -> None:
@@ -60,12 +60,12 @@ class EnvPoolEnvironment(InProcessEnvironment):
         """See ``Environment``.
 
         Raises:
-            UnsupportedError: there are some.
+            UnsupportedError: ``parameters`` is not empty.
         """
         if parameters:
             raise UnsupportedError(
                 f"envpool:{self.name} takes no environment_parameters ({', '.join(parameters)}), because EnvPool has "
-                "no options for an episode. gym: environments receive them in reset()."
+                "no options per episode. gym: environments receive them in reset()."
             )
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
@@ -95,21 +95,22 @@ class EnvPoolEnvironment(InProcessEnvironment):
         return self._spaces.event(worker, agents, columns, earned, masks, interrupted)
 
     def _close(self) -> None:
-        self._pool = None  # its threads end with it
+        self._pool = None  # garbage collection stops its threads
 
 
 def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any], **reading: Any) -> EnvPoolEnvironment:
-    """Make an environment of EnvPool.
+    """Make an EnvPool environment.
 
     Args:
-        name: its id.
+        name: EnvPool's id of the environment.
         num_envs: number of copies.
-        seed: of the first copy; the others' follow it.
-        arguments: of ``envpool.make``. Without ``num_threads`` there are as many as cores, but no more than copies.
+        seed: seed of the first copy; the other copies have the seeds that follow.
+        arguments: arguments for ``envpool.make``. The default for ``num_threads`` is the number of usable cores, but at
+            most the number of copies.
         reading: see ``AgentSpaces``.
 
     Raises:
-        SettingsError: there is no such environment, or it does not take the arguments.
+        SettingsError: EnvPool has no such environment, or it does not accept the arguments.
         UnsupportedError: see ``EnvPoolEnvironment``.
     """
     what = f"--env envpool:{name}"
@@ -124,7 +125,7 @@ def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any],
     threads = min(num_envs, usable_cores())
     options = {"num_threads": threads, **arguments, "num_envs": num_envs, "seed": seeds}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium warns of the bounds that EnvPool gives its spaces
+        warnings.simplefilter("ignore")  # Gymnasium warns about the bounds of EnvPool's spaces
         try:
             pool = envpool.make(name, env_type="gymnasium", **options)
         except Exception as error:

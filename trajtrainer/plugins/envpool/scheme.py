@@ -1,4 +1,4 @@
-"""``envpool:ID``: an environment of EnvPool, whose own threads step its copies."""
+"""``envpool:ID``: an EnvPool environment, whose copies are stepped by EnvPool's own threads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trajtrainer.settings.schemes import EnvironmentScheme
 
 
 def make_envpool(name: str, settings: RunSettings) -> Environment:
-    """Make an ``envpool:ID``.
+    """Make the environment ``envpool:ID``.
 
     Raises:
-        SettingsError: EnvPool is missing, or does not make this environment with these arguments.
+        SettingsError: EnvPool is not installed, has no such environment, or does not accept the arguments.
     """
     try:
         import envpool

@@ -1,4 +1,4 @@
-"""The command line of a game: an exported build, or a built-in simulation that speaks as one."""
+"""The command line of a game: an exported build, or a built-in simulation that acts as one."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _PROJECT = "project.godot"
 
 
 def command(env_path: str) -> list[str]:
-    """The command that starts a game, without its arguments.
+    """Return the command that starts a game, without its arguments.
 
     Raises:
         LaunchError: there is no such build or simulation.
@@ -54,7 +54,7 @@ def _path(env_path: str) -> str:
 
 
 def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[str] = ()) -> list[str]:
-    """The arguments of a game. The last of several values of an option counts for the plugin."""
+    """Return the arguments of a game. If an option is repeated, the plugin uses its last value."""
     return [
         *(() if _WITH_WINDOW in env_args else _HEADLESS),
         f"--port={port}",
@@ -65,19 +65,19 @@ def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[s
 
 
 def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
-    """Whether a game is started without a window, which keeps Godot from drawing."""
+    """Return whether a game starts without a window, so that Godot does not render."""
     is_build = env_path.strip().startswith(_PREFIX) and not _path(env_path).startswith(launcher.SIMULATION_PREFIX)
     return is_build and _WITH_WINDOW not in env_args
 
 
 def to_env_args(given: Mapping[str, Any]) -> list[str]:
-    """Write arguments as the plugin reads them.
+    """Convert arguments to the form that the plugin reads.
 
     >>> to_env_args({"action_repeat": 4, "no-headless": True})
     ['--action_repeat=4', '--no-headless']
 
     Raises:
-        SettingsError: a name or a value that cannot be written as text.
+        SettingsError: a name or value cannot be written as an argument.
     """
     options = (to_options({name: value}) for name, value in given.items())
     return ["=".join(words) for words in options if words]

@@ -1,6 +1,7 @@
-"""The trainer's end of a connection to a game: frames of a length, 4 bytes with the lowest first, and their content.
+"""The trainer's end of a connection to a game. Each frame is a length (4 bytes, little-endian) and the content.
 
-The game connects, and then speaks only when it is asked. It blocks while it waits, so that a message finds it ready.
+The game connects to the trainer, and then only answers messages. It blocks while it waits for one, so it is always
+ready to read.
 """
 
 import contextlib
@@ -19,29 +20,30 @@ _LOGGER = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
 _MOST_STRANGERS = 16
-# Of the first message, with the spaces of all agents.
+# Maximum length of the first message, which has the spaces of all agents.
 _LONGEST_FIRST = 1 << 24
-# A thread that sleeps until a message comes is woken late; a game that answers quickly is better waited for awake.
+# Waking up a sleeping thread takes time, so waiting for a game that answers faster than this is done without sleeping.
 _QUICK_S = 1e-3
-# Python handles a signal once a wait is over, and not every wait is ended by one.
+# Python handles signals only after a wait has returned, and a signal does not interrupt every wait.
 LONGEST_WAIT_S = 0.25
 
 
 def frame(content: bytes) -> bytes:
-    """A message as it is sent."""
+    """Return a message with its length in front, ready to be sent."""
     return _LENGTH.pack(len(content)) + content
 
 
 class GameConnection:
-    """A game that has connected.
+    """The connection to a game.
 
     Args:
-        connected: its socket.
-        address: its address, for messages.
-        busy_wait: may keep a core busy while it waits for a game that answered its last message within a millisecond.
+        connected: the connected socket.
+        address: the game's address, for messages.
+        busy_wait: whether a core may be kept busy while waiting for a game that answered its last message within a
+            millisecond.
 
     Attributes:
-        longest: bytes of the longest message that is read.
+        longest: maximum length of a message from the game, in bytes.
     """
 
     def __init__(self, connected: socket.socket, address: str, *, busy_wait: bool = False) -> None:
@@ -57,8 +59,8 @@ class GameConnection:
         """Send messages, already framed.
 
         Raises:
-            PlayerQuitError: the connection is gone.
-            PlayerTimeoutError: the game does not read.
+            PlayerQuitError: the connection was closed.
+            PlayerTimeoutError: the game did not read the messages in time.
         """
         try:
             self.socket.settimeout(timeout_s)
@@ -69,10 +71,10 @@ class GameConnection:
             raise PlayerQuitError("The game closed its connection while it waited for an answer.") from error
 
     def receive(self, timeout_s: float) -> bytearray | None:
-        """The game's next message; None if it has not come after ``timeout_s`` seconds.
+        """Return the game's next message, or None if it has not arrived after ``timeout_s`` seconds.
 
         Raises:
-            PlayerQuitError: the connection is gone.
+            PlayerQuitError: the connection was closed.
             InvalidDataError: the message is too long.
         """
         begin_s = time.monotonic()
@@ -87,8 +89,8 @@ class GameConnection:
         return content
 
     def _read(self, timeout_s: float) -> bytearray | None:
-        """Read once; return a message that is complete."""
-        if self.socket.gettimeout() != timeout_s:  # which takes a system call to change
+        """Read from the socket once, and return the next message if it is complete."""
+        if self.socket.gettimeout() != timeout_s:  # changing the timeout takes a system call
             self.socket.settimeout(timeout_s)
         try:
             data = self.socket.recv(_READ_BYTES)
@@ -102,17 +104,18 @@ class GameConnection:
         return self.content()
 
     def content(self) -> bytearray | None:
-        """Take the next message from what was received; None if it is not complete.
+        """Take the next message from the received bytes. Return None if it is not complete.
 
         Raises:
-            InvalidDataError: it is too long.
+            InvalidDataError: the message is too long.
         """
         if len(self._received) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._received)
         if length > self.longest:
             raise InvalidDataError(
-                f"The game sent a message of {length} bytes; what it announced takes at most {self.longest}."
+                f"The game sent a message of {length} bytes; with the spaces that it announced, a message has at most "
+                f"{self.longest}."
             )
         end = _LENGTH.size + length
         if len(self._received) < end:
@@ -122,7 +125,7 @@ class GameConnection:
         return content
 
     def close(self) -> None:
-        """Close it. May be called again."""
+        """Close the connection. May be called more than once."""
         self.socket.close()
 
 
@@ -135,19 +138,19 @@ def accept(
     *,
     busy_wait: bool,
 ) -> tuple[GameConnection, bytearray] | str:
-    """Wait for the game: the first that connects and answers the greeting. Others are turned away.
+    """Wait for the first game that connects and answers the greeting. Turn away all other connections.
 
     Args:
-        listeners: sockets that listen.
-        greeting: sent to all that connect.
-        is_answer: whether this is the answer of a game.
-        check: called several times a second with why the last other was turned away; raises if there is nothing to
-            wait for.
+        listeners: the listening sockets.
+        greeting: bytes to send to everyone who connects.
+        is_answer: returns whether a message is a game's answer to the greeting.
+        check: called several times a second with the reason why the last connection was turned away, or an empty text;
+            raises an error if waiting is pointless.
         timeout_s: how long to wait.
-        busy_wait: of the connection.
+        busy_wait: see ``GameConnection``.
 
     Returns:
-        The connection and the answer; or, if none has come in time, the reason that ``check`` gets.
+        The connection and the answer. If no game has connected in time, the reason that ``check`` received last.
     """
     deadline_s = time.monotonic() + timeout_s
     reason = ""
@@ -187,17 +190,17 @@ def accept(
 
 
 def _greeted(listener: socket.socket, greeting: bytes, *, busy_wait: bool) -> GameConnection | None:
-    with contextlib.suppress(OSError):  # gone again
+    with contextlib.suppress(OSError):  # already disconnected
         connected, address = listener.accept()
         stranger = GameConnection(connected, f"{address[0]}:{address[1]}", busy_wait=busy_wait)
         connected.setblocking(False)
-        connected.send(greeting)  # a new connection has room for it
+        connected.send(greeting)  # does not block: it fits into the send buffer of a new connection
         return stranger
     return None
 
 
 def _answer(stranger: GameConnection, is_answer: Callable[[bytearray], bool]) -> tuple[bytearray | None, str]:
-    """A stranger's answer, if it is complete, or else why it is no game, if it is none."""
+    """Return a stranger's answer or None while it is incomplete, and the reason if the stranger is not a game."""
     try:
         content = stranger.receive(1e-3)
     except PlayerQuitError:

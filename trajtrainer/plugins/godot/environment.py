@@ -1,4 +1,4 @@
-"""One game of Godot as an environment."""
+"""A Godot game as an environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trajtrainer.settings.environment import ConstantSettings, EngineSettings, E
 from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
-EDITOR_PORT = 11008  # of the plugin
+EDITOR_PORT = 11008  # the plugin's default port
 _CLOSE_GRACE_S = 10.0
 _DEATH_GRACE_S = 2.0
 _SEND_S = 1.0
@@ -36,7 +36,7 @@ _ADVICE_CONNECT = (
     "exported with the plugin. A slow start needs a larger --timeout-wait."
 )
 _ADVICE_ANSWER = (
-    "It may be stuck in an endless loop, or its tree paused. A game that needs longer for a step needs a larger "
+    "It may be stuck in an endless loop, or its scene tree is paused. If a step takes longer than that, use a larger "
     "--timeout-wait."
 )
 
@@ -48,12 +48,12 @@ def make_godot_environment(
     ports_of_run: int = 0,
     here: bool = False,  # noqa: ARG001
 ) -> SupervisedEnvironment | SupervisedChildren:
-    """Start the games that a run's settings ask for, or wait for the one of the Godot editor.
+    """Start the games that a run's settings ask for, or wait for the game in the Godot editor.
 
-    ``ports_of_run`` as in ``connect_player``. ``here`` changes nothing: a game is always a program of its own.
+    For ``ports_of_run``, see ``connect_player``. ``here`` has no effect, because a game is always a separate program.
 
     Raises:
-        SettingsError: settings that a game of Godot cannot have.
+        SettingsError: a setting that Godot games do not support.
         EnvironmentFaultError: see ``SupervisedChildren``.
     """
     environment = settings.env_settings
@@ -79,9 +79,9 @@ def connect_game(
     ports_of_run: int = 0,
     busy_wait: bool = False,
 ) -> GodotGame:
-    """Start the game of one worker, on its port or, if that is taken, on the next free one.
+    """Start the game of one worker on the worker's port or, if that is taken, on the next free one.
 
-    Ports and ``busy_wait`` are those of ``connect_player``; ``said`` as in ``GodotGame``.
+    For ``ports_of_run`` and ``busy_wait``, see ``connect_player``; for ``said``, see ``GodotGame``.
 
     Raises:
         EnvironmentFaultError: see ``GodotGame``.
@@ -106,23 +106,24 @@ def connect_game(
 
 
 class GodotGame:
-    """An ``Environment`` of one worker. The constructor returns when the game has announced its agents.
+    """An ``Environment`` with a single worker. The constructor returns when the game has announced its agents.
 
-    The plugin begins new episodes with the decision after a reset at the earliest, and most games then report the end
-    of the old ones. So that decision is made here, with actions that do nothing, and the step after it is the first
-    that is reported.
+    After a reset, the plugin starts new episodes with the next decision at the earliest, and in most games the answer
+    to that decision still reports the end of the old episodes. So this class makes the decision itself, with actions
+    that do nothing, and the first step that it reports has no rewards and no ends.
 
     Args:
-        settings: which game; ``base_port`` is that of worker 0.
-        engine: its time scale is the game's speed.
-        worker: its number; goes into its port, its seed and what it sends.
-        log_folder: where what it prints goes.
+        settings: the game to start and its options; ``base_port`` is the port of worker 0.
+        engine: engine settings; the time scale becomes the game's speed.
+        worker: the worker's number, which determines the port, the seed and the agent ids.
+        log_folder: folder for the log file with the game's output.
         busy_wait: see ``GameConnection``.
-        show_output: let what it prints through to our output.
-        said: sentences of the log that are not repeated; those that are said are added.
+        show_output: pass the game's output through to this process's output.
+        said: sentences that were logged before and are not repeated; new ones are added.
 
     Raises:
-        EnvironmentFaultError: the game cannot be started, never connects, or announces what cannot be trained.
+        EnvironmentFaultError: the game cannot be started, never connects, or announces something that cannot be
+            trained.
     """
 
     num_workers = 1
@@ -144,10 +145,10 @@ class GodotGame:
         self._connection: GameConnection | None = None
         self._fault: EnvironmentFaultError | None = None
         self._is_closed = self._reset_is_due = False
-        self._awaited: str | None = None  # the type of the game's next message; None while it waits for ours
-        self._is_first = False  # whether the next step is the first that is reported
+        self._awaited: str | None = None  # the type of the game's next message; None while it waits for an answer
+        self._is_first = False  # whether the next step is the first one reported after a reset
         self._calls: dict[str, bytes] = {}  # parameter -> the call that sends its new value
-        self._num_called = 0  # calls that were not answered yet
+        self._num_called = 0  # calls that the game has not answered yet
         self._waited_s = 0.0
         port = settings.base_port + worker
         self._listeners = listen(settings.listen_address, port)
@@ -173,8 +174,8 @@ class GodotGame:
         if self._layout.has_pictures and build.draws_nothing(settings.env_path or "", settings.env_args or ()):
             self._say(
                 logging.WARNING,
-                "The game observes pictures, and without a window Godot draws none. Start it with --env-args "
-                "--no-headless (on a machine without a screen, within xvfb-run).",
+                "The agents observe images, but Godot does not render without a window. Use --env-args --no-headless "
+                "(on a machine without a screen, with xvfb-run).",
             )
 
     def _connected(self, *, busy_wait: bool) -> messages.Layout:
@@ -195,7 +196,7 @@ class GodotGame:
         return layout
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``. A game that is at work resets as soon as it has sent its next message."""
+        """See ``Environment``. If the game is still working on a step, the reset follows after its next message."""
         self._check_usable()
         self.set_parameters(parameters)
         if self._awaited is None:
@@ -204,10 +205,10 @@ class GodotGame:
             self._reset_is_due = True
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``. A parameter is sent by a call of a method that is named after it and its value.
+        """See ``Environment``. Parameters are sent as method calls; the method's name has the parameter and its value.
 
         Raises:
-            UnsupportedError: a value that is no constant, or a name that no method can have.
+            UnsupportedError: a value is not a constant, or the call would not be a valid method name.
         """
         self._calls |= {key: messages.call(method_name(key, sampler)) for key, sampler in parameters.items()}
 
@@ -229,14 +230,14 @@ class GodotGame:
         """See ``Environment``.
 
         Raises:
-            ActionError: actions that do not fit the agents.
+            ActionError: the number of actions differs from the number of agents.
         """
         if worker != self._worker:
             raise ValueError(f"There is no worker {worker}; the only one is {self._worker}.")
         self._answer(self._layout.write_actions(actions), "step")
 
     def close(self) -> None:
-        """See ``Environment``. The game is asked to end, and ended if it does not."""
+        """See ``Environment``. The game is asked to exit, and terminated if it does not."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -261,7 +262,7 @@ class GodotGame:
         self._answer(messages.RESET, "reset")
 
     def _answer(self, content: bytes, awaited: str) -> None:
-        """Let the game continue with a message, after the calls that are due."""
+        """Send the message that lets the game continue, after any pending calls."""
         self._check_usable()
         if self._awaited is not None:
             raise RuntimeError("The game has not answered yet: receive its message first.")
@@ -278,7 +279,7 @@ class GodotGame:
             raise self._failed(fault) from None
 
     def _receive(self, timeout_s: float | None) -> bytearray | None:
-        """The game's next message; None if none has come after ``timeout_s`` seconds."""
+        """Return the game's next message, or None if it has not arrived after ``timeout_s`` seconds."""
         self._check_usable()
         if self._awaited is None:
             raise RuntimeError("The game is waiting for a message: reset it or send actions first.")
@@ -296,7 +297,7 @@ class GodotGame:
                 self._waited_s = 0.0
                 return content
             self._check_alive()
-            # Only time spent in here counts as waiting: the game may idle while others learn.
+            # Only time spent in this loop counts as waiting, because the game may have sent its message long before.
             waited_s = time.monotonic() - begin_s
             self._waited_s += waited_s
             if self._waited_s >= self._timeout_s:
@@ -307,7 +308,7 @@ class GodotGame:
                     return None
 
     def _event(self, content: bytearray) -> EnvironmentEvent | None:
-        """The event of a message; None if the game has to be answered first."""
+        """Return the event in a message, or None if another message from the game has to come first."""
         message = messages.parse(content)
         if self._num_called:
             messages.check_type(message, "call")
@@ -332,7 +333,7 @@ class GodotGame:
         return EnvironmentEvent(self._worker, steps, specs, is_reset=is_first)
 
     def _say(self, level: int, sentence: str) -> None:
-        """Log something once in a run."""
+        """Log a sentence once per run, and only for worker 0."""
         if sentence not in self._said and not self._worker:
             _LOGGER.log(level, "%s", sentence)
         self._said.add(sentence)
@@ -354,7 +355,7 @@ class GodotGame:
         return self._failed(PlayerTimeoutError(f"The game {what} {advice} {log}"))
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """The error for a connection that is gone. If the game has died, its end says more."""
+        """Return the error for a lost connection. If the game has died, its exit status is more informative."""
         if self._process is not None and self._process.wait(_DEATH_GRACE_S):
             self._check_alive()
         return self._failed(fault)
@@ -365,10 +366,10 @@ class GodotGame:
 
 
 def method_name(parameter: str, sampler: Sampler) -> str:
-    """The method by which agents learn of a value: ``level_2``, ``speed_1_5``, ``slope_minus_1`` for -1.
+    """Return the method that sets a parameter: ``level_2``, ``speed_1_5``, or ``slope_minus_1`` for -1.
 
     Raises:
-        UnsupportedError: the value is no constant, or the name no method's.
+        UnsupportedError: the value is not a constant, or the name is not a valid method name.
     """
     if not isinstance(sampler, ConstantSettings):
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""``trajtrainer export --to godot-onnx``: the model that the Godot RL Agents plugin runs."""
+"""``trajtrainer export --to godot-onnx``: writes the model that the Godot RL Agents plugin runs."""
 
 from trajtrainer.policies.checkpoints.export_formats import ExportFormat
 

@@ -1,6 +1,6 @@
-"""Messages of a game with the Godot RL Agents plugin, protocol 0.7: JSON on the wire, columns on our side.
+"""Messages of games with the Godot RL Agents plugin, protocol 0.7: JSON on the wire, columns in the trainer.
 
-All agents decide at the same tick and their number never changes, so that every step has a row for each of them.
+All agents decide at the same tick and their number never changes, so every step has a row for each of them.
 
 Shape legend: N agents of a behavior, T of them whose episode ended.
 """
@@ -27,15 +27,16 @@ ENV_INFO = b'{"type": "env_info"}'
 RESET = b'{"type": "reset"}'
 CLOSE = b'{"type": "close"}'
 
-_DEFAULT_POLICY = "shared_policy"  # the plugin's, and that of plugins that know no names
-_PICTURE = "2d"  # in a key, as godot_rl distinguishes pictures from vectors
+_DEFAULT_POLICY = "shared_policy"  # the plugin's default, also used for old plugins that send no policy names
+_PICTURE = "2d"  # marks the key of an image; godot_rl distinguishes images from vectors this way
 _CHANNELS = (1, 3, 4)  # gray, RGB, RGBA
 _MOST_AGENTS = 10_000
 _MOST_POLICIES, _LONGEST_NAME = 1_000, 200
 _MOST_NUMBERS = 1 << 24
 _MOST_CHOICES = 100_000
 _SHOWN = 100
-# Characters of a message: a number has up to 25, a byte of a picture 2. Infos are the game's own.
+# Bounds on the characters in a message: a number has up to 25, a byte of an image has 2. The slack is for infos, whose
+# content is up to the game.
 _PER_NUMBER = 32
 _PER_BYTE = 2
 _SLACK = 1 << 20
@@ -44,7 +45,7 @@ _LONGEST = 1 << 26
 _DONE_IS_THE_END = (
     "The game marks the ends of its episodes only by done. Each is treated as an end of the task, after which there "
     "is no more reward, and the observation that comes with it as the last of the episode. A game that ends "
-    "episodes because of a time limit should say so: docs/train/godot.md, Ends of episodes."
+    "episodes because of a time limit should report this: docs/train/godot.md, Ends of episodes."
 )
 _LAST_OBSERVATION = (
     "An episode was truncated without a final_obs in its info. The observation that comes with done is treated as "
@@ -57,10 +58,10 @@ class GodotSensor(NamedTuple):
     """One key of the observations.
 
     Attributes:
-        key: in each observation.
-        spec: of the column.
-        picture: (height, width, channels) of a picture, whose bytes come row by row and the channels of a pixel
-            together, as ``Image.get_data`` gives them; None for numbers.
+        key: the key in each agent's observation.
+        spec: the observation spec of the sensor's column.
+        picture: (height, width, channels) of an image, whose bytes come row by row with the channels of a pixel
+            together, as ``Image.get_data`` returns them; None for numbers.
     """
 
     key: str
@@ -69,14 +70,14 @@ class GodotSensor(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """The most characters of one observation in a message."""
+        """Upper bound on the characters that one observation takes in a message."""
         return math.prod(self.spec.shape) * (_PER_NUMBER if self.picture is None else _PER_BYTE)
 
     def column(self, observations: Sequence[Any]) -> ObservationArray:
-        """The sensor's part of some observations, f32 or u8 [N, *O].
+        """Return this sensor's part of the observations, f32 or u8 [N, *O].
 
         Raises:
-            InvalidDataError: something is missing, of another size or no number.
+            InvalidDataError: a value is missing, has the wrong size or is not a number.
         """
         shape = (len(observations), *self.spec.shape)
         try:
@@ -105,14 +106,14 @@ class GodotSensor(NamedTuple):
                 )
         return InvalidObservationError(
             f"The game sent observations whose {self.key!r} is not {expected} for each agent: "
-            f"{_shown([observation[self.key] for observation in observations])}. Keep get_obs and get_obs_space alike."
+            f"{_shown([observation[self.key] for observation in observations])}. get_obs must match get_obs_space."
         )
 
 
 class ActionKey(NamedTuple):
     """One key of the actions: ``size`` continuous numbers or, if ``is_discrete``, one of ``size`` choices.
 
-    ``begin`` is its first column among the continuous or among the discrete actions.
+    ``begin`` is the key's first column among the continuous or the discrete actions.
     """
 
     key: str
@@ -121,22 +122,22 @@ class ActionKey(NamedTuple):
     begin: int
 
     def values(self, continuous: FloatArray, discrete: NDArray[np.int32]) -> list[Any]:
-        """The values that each agent is sent."""
+        """Return the value to send to each agent."""
         if self.is_discrete:
             return discrete[:, self.begin].tolist()  # type: ignore[no-any-return]
         return continuous[:, self.begin : self.begin + self.size].tolist()  # type: ignore[no-any-return]
 
 
 class GodotBehavior:
-    """The agents of one policy name.
+    """The agents that share one policy name.
 
     Args:
-        name: the policy name, with a team where it has one (``Player?team=1``).
-        sensors: what they observe.
-        actions: what they do, in the game's order.
-        agents: i64 [N], their places in the game's lists.
-        worker: goes into their ids.
-        is_alone: whether the game has no others.
+        name: the policy name, including the team if it has one (``Player?team=1``).
+        sensors: the agents' observation keys.
+        actions: the agents' action keys, in the game's order.
+        agents: the agents' indices in the game's lists, i64 [N].
+        worker: the worker's number, which becomes part of the agent ids.
+        is_alone: whether this is the game's only policy name.
     """
 
     def __init__(
@@ -159,19 +160,19 @@ class GodotBehavior:
         self._num_choices = sum(branches)
 
     def pick(self, entries: list[Any]) -> list[Any]:
-        """The entries of these agents."""
+        """Select the entries of these agents from a list with an entry for each agent of the game."""
         return entries if self._is_alone else [entries[agent] for agent in self.agents]
 
     def decisions(self, observations: list[Any]) -> StepBatch:
-        """The step with which all agents begin an episode."""
+        """Return the step with which all agents start an episode."""
         columns = tuple(sensor.column(observations) for sensor in self.sensors)
         return self._batch(self._ids, columns, np.zeros(len(self._ids), np.float32), np.zeros(0, np.bool_))
 
     def step(self, observations: list[Any], rewards: list[Any], dones: list[Any], infos: list[Any]) -> StepBatch:
-        """A step of all agents, the last of an episode for those that are done.
+        """Return a step of all agents. For those that are done, it ends the episode.
 
         Raises:
-            InvalidDataError: something does not fit.
+            InvalidDataError: the observations or rewards do not match the announced spaces.
         """
         columns = tuple(sensor.column(observations) for sensor in self.sensors)
         reward = _rewards(rewards)
@@ -204,10 +205,10 @@ class GodotBehavior:
         )
 
     def fill(self, rows: list[dict[str, Any]], batch: ActionBatch | None) -> None:
-        """Write the actions of these agents into the rows of all agents. None is zeros.
+        """Write the actions of these agents into the rows of all agents. If ``batch`` is None, write zeros.
 
         Raises:
-            ActionError: there are not as many actions as agents.
+            ActionError: the number of actions differs from the number of agents.
         """
         count = len(self.agents)
         if batch is None:
@@ -224,19 +225,19 @@ class GodotBehavior:
 
 
 class Layout:
-    """What a game announces in its ``env_info``: reads its steps and writes its actions.
+    """The behaviors that a game announced in its ``env_info``. Reads the game's steps and writes its actions.
 
     Args:
-        message: the ``env_info``.
-        worker: goes into the agents' ids.
+        message: the game's ``env_info`` message.
+        worker: the worker's number, which becomes part of the agent ids.
 
     Attributes:
-        longest: bytes of the longest message that is read.
-        assumptions: what had to be assumed about ends of episodes so far, as sentences for the log.
+        longest: maximum length of a message from the game, in bytes.
+        assumptions: sentences for the log about what had to be assumed so far about the ends of episodes.
 
     Raises:
-        InvalidDataError: it is no such message.
-        UnsupportedError: an observation or action of a kind that is not trained.
+        InvalidDataError: the message is not a valid ``env_info``.
+        UnsupportedError: the game has an observation or action of a kind that cannot be trained.
     """
 
     def __init__(self, message: dict[str, Any], worker: int) -> None:
@@ -245,13 +246,13 @@ class Layout:
         observed, acted = (self._of_agents(message, name) for name in ("observation_space", "action_space"))
         if not isinstance(names, list) or len(names) != self._num_agents or not all(isinstance(n, str) for n in names):
             raise InvalidDataError(
-                f"The game announced the agent_policy_names {_shown(names)}. Expected a text for each of its "
+                f"The game announced the agent_policy_names {_shown(names)}. Expected a string for each of its "
                 f"{self._num_agents} agents."
             )
         if len(set(names)) > _MOST_POLICIES or max(map(len, names)) > _LONGEST_NAME:
             raise InvalidDataError(
                 f"The game announced {len(set(names))} policy names with up to {max(map(len, names))} characters. At "
-                f"most {_MOST_POLICIES} with up to {_LONGEST_NAME} are trained."
+                f"most {_MOST_POLICIES} with up to {_LONGEST_NAME} are supported."
             )
         places: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -266,13 +267,13 @@ class Layout:
                     f"{_shown([observed[first], acted[first]])} and {_shown([observed[other], acted[other]])}. Give "
                     "them different policy names (AIController, Policy Name)."
                 )
-            BehaviorId.parse(name)  # raises where its team is no number
+            BehaviorId.parse(name)  # raises an error if the team is not a number
             sensors, actions = tuple(_sensors(observed[first], name)), tuple(_actions(acted[first], name))
             alone = len(places) == 1
             self.behaviors.append(
                 GodotBehavior(name, sensors, actions, np.array(agents, np.int64), worker, is_alone=alone)
             )
-        length = _SLACK + 2 * sum(  # the observation, and perhaps the last one of an episode
+        length = _SLACK + 2 * sum(  # twice, because a step may also have the last observation of an episode
             len(behavior.agents) * (_PER_NUMBER + sum(sensor.characters for sensor in behavior.sensors))
             for behavior in self.behaviors
         )
@@ -282,11 +283,11 @@ class Layout:
 
     @property
     def has_pictures(self) -> bool:
-        """Whether an agent observes a picture."""
+        """True if any agent observes images."""
         return any(sensor.picture is not None for behavior in self.behaviors for sensor in behavior.sensors)
 
     def _of_agents(self, message: dict[str, Any], name: str) -> list[dict[str, Any]]:
-        """The spaces of all agents; older plugins send one for all."""
+        """Return the space of each agent. Older plugins send a single space for all of them."""
         spaces = message.get(name)
         if isinstance(spaces, dict):
             spaces = [spaces] * self._num_agents
@@ -298,27 +299,27 @@ class Layout:
             )
         return spaces  # type: ignore[return-value]
 
-    @np.errstate(over="ignore")  # numbers beyond float32 are refused as infinite
+    @np.errstate(over="ignore")  # numbers beyond float32 become infinite, and the gate rejects them
     def read_first(self, message: dict[str, Any]) -> dict[str, StepBatch]:
-        """The first step of all agents, of any message with observations.
+        """Read the first step of all agents from any message with observations.
 
         Raises:
-            InvalidDataError: it does not fit what was announced.
+            InvalidDataError: the message does not match the ``env_info``.
         """
         observations = self._list(message, "obs")
         return self._checked({each.name: each.decisions(each.pick(observations)) for each in self.behaviors})
 
     @np.errstate(over="ignore")
     def read_step(self, message: dict[str, Any]) -> dict[str, StepBatch]:
-        """The steps of all agents.
+        """Read a step of all agents.
 
         Raises:
-            InvalidDataError: they do not fit what was announced.
+            InvalidDataError: the message does not match the ``env_info``.
         """
         observations, rewards, dones = (self._list(message, name) for name in ("obs", "reward", "done"))
         infos = self._list(message, "info") if "info" in message else [{}] * self._num_agents
         if len(dones) - dones.count(False) - dones.count(True):
-            raise InvalidDataError(f"The game sent the done flags {_shown(dones)}. Expected true or false for each.")
+            raise InvalidDataError(f"The game sent the done flags {_shown(dones)}. Each must be true or false.")
         for info in itertools.compress(infos, dones):
             if not isinstance(info, dict):
                 raise InvalidDataError(f"The game sent the info {_shown(info)}. Expected a mapping.")
@@ -348,10 +349,10 @@ class Layout:
         return entries
 
     def write_actions(self, actions: Mapping[str, ActionBatch]) -> bytes:
-        """The message with all agents' actions; those of a behavior that is left out do nothing.
+        """Return the message with all agents' actions. Agents of a behavior without actions do nothing.
 
         Raises:
-            ActionError: actions that do not fit the agents.
+            ActionError: the number of actions differs from the number of agents.
         """
         rows: list[dict[str, Any]] = [{}] * self._num_agents
         for behavior in self.behaviors:
@@ -360,18 +361,18 @@ class Layout:
 
 
 def parse(data: bytes | bytearray) -> dict[str, Any]:
-    """A message.
+    """Parse a message from the game.
 
     Raises:
-        InvalidDataError: it is not the JSON of a mapping.
+        InvalidDataError: the data is not JSON, or not a JSON object.
     """
     try:
         message = json.loads(data)
     except (ValueError, RecursionError) as error:
         shown = bytes(data[:_SHOWN])
         raise InvalidDataError(
-            f"The game sent {len(data)} bytes that are not JSON ({error}), beginning with {shown!r}. Godot writes "
-            "numbers that are infinite or not a number in ways that JSON does not have."
+            f"The game sent {len(data)} bytes that are not JSON ({error}), starting with {shown!r}. Numbers that are "
+            "infinite or NaN can cause this: Godot writes them in a form that is not valid JSON."
         ) from error
     if not isinstance(message, dict):
         raise InvalidDataError(f"The game sent {_shown(message)}. Expected a mapping with a type.")
@@ -379,10 +380,10 @@ def parse(data: bytes | bytearray) -> dict[str, Any]:
 
 
 def check_type(message: dict[str, Any], expected: str) -> None:
-    """Reject a message that is not the answer to ours.
+    """Reject a message that is not the expected answer.
 
     Raises:
-        InvalidDataError: it is of another type.
+        InvalidDataError: the message has another type.
     """
     if message.get("type") != expected:
         raise InvalidDataError(
@@ -391,7 +392,7 @@ def check_type(message: dict[str, Any], expected: str) -> None:
 
 
 def call(method: str) -> bytes:
-    """The message that has all agents call a method of theirs."""
+    """Return the message that makes all agents call one of their methods."""
     return json.dumps({"type": "call", "method": method}).encode()
 
 
@@ -406,7 +407,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
             )
         if entry.get("space", "box") != "box":
             raise UnsupportedError(
-                f"The game announced {where} in the space {_shown(entry['space'])}. Only box is trained: send a "
+                f"The game announced {where} in the space {_shown(entry['space'])}. Only box is supported: send a "
                 "discrete value as numbers, for example one-hot."
             )
         sizes = [_whole(part, f"the size of {where}", most=_MOST_NUMBERS) for part in size]
@@ -432,7 +433,7 @@ def _default_spec(shape: tuple[int, ...], key: str) -> ObservationSpec:
 
 
 def _picture(sizes: list[int]) -> tuple[int, int, int] | None:
-    """Height, width and channels. Newer plugins announce the channels first, older ones last."""
+    """Return height, width and channels, or None for other sizes. Newer plugins send the channels first."""
     if len(sizes) == 2:
         return sizes[0], sizes[1], 1
     if len(sizes) == 3 and sizes[0] in _CHANNELS:
@@ -464,14 +465,14 @@ def _rewards(rewards: list[Any]) -> FloatArray:
     try:
         reward = numbers_in(rewards, np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.") from error
+        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Each must be a number.") from error
     if reward.shape != (len(rewards),):
-        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.")
+        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Each must be a number.")
     return reward
 
 
 def _whole(value: object, what: str, most: int) -> int:
-    """A number from 1; Godot writes some whole numbers as 36.0."""
+    """Return a number from 1 to ``most`` as an integer. Godot writes some integers as 36.0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or not 1 <= value <= most:
         raise InvalidDataError(f"The game announced {_shown(value)} as {what}. Expected a whole number up to {most}.")
     return int(value)

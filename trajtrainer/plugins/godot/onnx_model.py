@@ -1,9 +1,9 @@
-"""Writes a policy as the ``.onnx`` that the Godot RL Agents plugin runs, with ONNX Runtime from C#.
+"""Writes a policy as an ``.onnx`` file for the Godot RL Agents plugin, which runs it with ONNX Runtime from C#.
 
 Inputs are the keys of the observations, f32 [batch, size], and ``state_ins`` f32 [batch], which is not used; outputs
-are ``output`` f32 [batch, M] and ``state_outs``. ``output`` has for each action key in the game's order the logits of a
-discrete action, or the values of a continuous one. Unless all actions are continuous, the plugin skips as many further
-numbers behind those of each continuous one, which are deviations in models of RLlib and zeros here.
+are ``output`` f32 [batch, M] and ``state_outs``. For each action key, in the game's order, ``output`` has the logits of
+a discrete action or the values of a continuous one. If there is any discrete action, the values of each continuous one
+are followed by the same number of values that the plugin skips: standard deviations in RLlib's models, zeros here.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
 class ActionPart(NamedTuple):
-    """An action key: a discrete action, or ``size`` continuous numbers."""
+    """One action key: a discrete action, or ``size`` continuous numbers."""
 
     is_discrete: bool
     size: int = 1
 
     @classmethod
     def parse(cls, text: str) -> tuple[ActionPart, ...]:
-        """Read ``discrete,continuous:2``.
+        """Parse a text like ``discrete,continuous:2``.
 
         Raises:
-            ExportError: it is something else.
+            ExportError: the text has another form.
         """
         parts = []
         for word in text.split(","):
@@ -58,7 +58,7 @@ class ActionPart(NamedTuple):
 
 
 def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin, *, action_order: str = "") -> None:  # noqa: ARG001
-    """Write a policy as ``trajtrainer export`` asks for it.
+    """Write a policy for ``trajtrainer export``.
 
     Raises:
         ExportError: see ``export_for_godot`` and ``ActionPart.parse``.
@@ -67,16 +67,16 @@ def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin, *, actio
 
 
 def export_for_godot(actor: Actor, spec: BehaviorSpec, path: Path, order: Sequence[ActionPart] = ()) -> None:
-    """Write an actor's policy for the plugin. The file appears whole or not at all.
+    """Write an actor's policy for the plugin. The file is written completely or not at all.
 
     Args:
-        actor: trained or not, on any device.
-        spec: of the behavior, whose observations have the names of the game's keys.
-        path: of the file; what is there is replaced.
-        order: of the game's actions; needed if some are discrete and some continuous.
+        actor: the policy network, trained or not, on any device.
+        spec: the behavior's spec. Its observations are named after the game's keys.
+        path: path of the file. An existing file is replaced.
+        order: order of the game's actions; required if there are both discrete and continuous ones.
 
     Raises:
-        ExportError: the plugin cannot run such a policy, or the file cannot be written.
+        ExportError: the plugin cannot run this kind of policy, or the file cannot be written.
     """
     parts = _checked(actor, spec, order)
     model = _draw(actor, spec, parts).build("policy")
@@ -88,18 +88,18 @@ def export_for_godot(actor: Actor, spec: BehaviorSpec, path: Path, order: Sequen
 
 
 def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> Sequence[ActionPart]:
-    """Check that the plugin can run the policy; return the parts of its actions, in their order."""
+    """Check that the plugin can run the policy, and return the action parts in the game's order."""
     pictures = [o.name for o in spec.observation_specs if observation_kind(o) is not ObservationKind.VECTOR]
     instead = "Write it as GDScript instead (--to godot), with a node that takes the model's place."
     if pictures:
         raise ExportError(
-            f"The plugin feeds models vectors only, and this policy sees {', '.join(pictures)}. {instead}"
+            f"The plugin only passes vectors to models, but this policy sees {', '.join(pictures)}. {instead}"
         )
     unwritable = [o.name for o in spec.observation_specs if encodable(o.name) != o.name]
     if unwritable:
         raise ExportError(f"The observation {unwritable[0]!r} has a name that an .onnx cannot have. {instead}")
     if actor.memory_size:
-        raise ExportError(f"The plugin keeps no memory for a model, and this policy has one. {instead}")
+        raise ExportError(f"The plugin keeps no memory for a model, but this policy has one. {instead}")
     continuous, branches = actor.head.continuous_size, actor.head.branches
     if continuous and branches and not order:
         raise ExportError(
@@ -147,7 +147,7 @@ def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> Grap
     graph.node("Identity", state, output=STATE_OUT)
     graph.output(OUTPUT, [sum(head.branches) + number * (2 if head.branches else 1)])
     graph.output(STATE_OUT, [])
-    # Leave out what draws actions at random, which the plugin does itself.
+    # Leave out the nodes that sample actions, because the plugin samples them itself.
     wanted = {output.name for output in graph.outputs}
     kept = []
     for node in reversed(graph.operators):
@@ -161,8 +161,8 @@ def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> Grap
 
 @torch.inference_mode()
 def _check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> None:
-    """Run the model and the actor on the same random observations; an ``ExportError`` if they differ."""
-    generator = np.random.default_rng(0)  # of its own: training must not notice an export
+    """Run the model and the actor on the same random observations. Raise ``ExportError`` if their outputs differ."""
+    generator = np.random.default_rng(0)  # a separate generator, so that an export does not affect training
     shapes = [(_ROWS, *observation.shape) for observation in spec.observation_specs]
     obs = [generator.standard_normal(shape, np.float32) for shape in shapes]
     feed = {str(o.name): values for o, values in zip(spec.observation_specs, obs, strict=True)}
@@ -184,6 +184,6 @@ def _check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec, part
     wanted = np.concatenate(columns, axis=1)
     if not np.allclose(found[OUTPUT], wanted, rtol=_RELATIVE, atol=_ABSOLUTE) or (found[STATE_OUT] != state).any():
         raise ExportError(
-            "The exported model does not act as the policy does, so it was not written. This is a bug in the "
+            "The exported model does not act like the policy, so it was not written. This is a bug in the "
             "exporter; your checkpoints are not affected."
         )

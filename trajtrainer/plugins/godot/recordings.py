@@ -1,7 +1,8 @@
-"""What the plugin of godot_rl_agents records in its control mode Record Expert Demos, as trajectories.
+"""Reads recordings that the Godot RL Agents plugin makes in its control mode Record Expert Demos, as trajectories.
 
-The file is a JSON list of episodes, each a list of what was observed (the numbers of ``obs``, the last time at the end)
-and of what was done. It has no rewards, and does not say which of the numbers that were done are choices.
+The file is a JSON list of episodes. Each episode has a list of observations (the numbers of ``obs``, including those
+after the last action) and a list of actions. The file has no rewards, and does not say which numbers of an action are
+discrete.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.source import DemonstrationSource
 from trajtrainer.experience.recordings.step_reader import StepError, complete_steps
 
-_KEY = "obs"  # all that the plugin records
+_KEY = "obs"  # the only key that the plugin records
 _MOST_CHOICES = 100_000
 _OPTION = "--actions"
-_EXPECTED = "for example continuous:2,discrete:3 for two numbers, and one of three choices behind them"
+_EXPECTED = "for example continuous:2,discrete:3 for two continuous numbers followed by one of three choices"
 
 
 def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
-    """The trajectories of a file.
+    """Read the trajectories of a recording.
 
     Args:
-        path: of the file.
-        actions: what each number that was done is, in order: ``continuous:2,discrete:3``.
+        path: path of the file.
+        actions: the kinds of the numbers in an action, in order: ``continuous:2,discrete:3``.
 
     Raises:
-        DemonstrationError: the file is missing or no such recording, or ``actions`` does not fit it.
+        DemonstrationError: the file does not exist or is not such a recording, or ``actions`` does not match it.
     """
     try:
         episodes = _episodes(path)
@@ -49,7 +50,7 @@ def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
         is_discrete, spec = _spec(actions, len(_row(episodes[0][0][0])))
         if len(is_discrete) != size:
             raise DemonstrationError(
-                f"{_OPTION} {actions} is for {len(is_discrete)} numbers, and each action in {path} has {size}."
+                f"{_OPTION} {actions} is for {len(is_discrete)} numbers, but each action in {path} has {size}."
             )
         trajectories = [_trajectory(episode, spec, is_discrete) for episode in episodes]
     except StepError as error:
@@ -57,35 +58,35 @@ def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DemonstrationError(
             f"{path} is damaged, or not a recording of the Godot RL Agents plugin: {error}. Expected a list of "
-            "episodes, each with the lists of what was observed and done."
+            "episodes, each with a list of observations and a list of actions."
         ) from error
     return DemonstrationSource(path, spec, "", lambda: iter(trajectories))
 
 
 def _episodes(path: Path) -> list[tuple[list[Any], list[Any]]]:
-    """What was observed and what was done in each episode that has a step."""
+    """Return the observations and actions of each episode that has at least one step."""
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
     episodes = [(episode[0], episode[1]) for episode in found if episode[1]]
     if not episodes:
-        raise ValueError("it has no step")
+        raise ValueError("it has no steps")
     return episodes
 
 
 def _spec(actions: str, num_observed: int) -> tuple[NDArray[np.bool_], BehaviorSpec]:
-    """Which numbers of an action are choices, and the spec.
+    """Return which numbers of an action are discrete, and the behavior's spec.
 
     Raises:
-        DemonstrationError: ``actions`` is something else.
+        DemonstrationError: ``actions`` cannot be parsed.
     """
     branches: list[int] = []
     is_discrete: list[bool] = []
     for word in actions.split(","):
         kind, _, count = word.strip().partition(":")
         if kind not in ("continuous", "discrete") or not count.isdecimal() or not 0 < int(count) <= _MOST_CHOICES:
-            raise DemonstrationError(f"{_OPTION} has {word!r}. Expected its kind and a number, {_EXPECTED}.")
+            raise DemonstrationError(f"{_OPTION} has {word!r}. Expected a kind and a number, {_EXPECTED}.")
         if kind == "discrete":
             branches.append(int(count))
         is_discrete += [True] if kind == "discrete" else [False] * int(count)
@@ -98,11 +99,11 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
     count = len(done)
     if observed.shape != (count + 1, *spec.observation_specs[0].shape) or done.shape != (count, len(is_discrete)):
         raise ValueError(
-            f"an episode has observations of the shape {observed.shape} and actions of {done.shape}, expected one "
-            "observation more than actions, and all alike"
+            f"an episode has observations of shape {observed.shape} and actions of shape {done.shape}, expected one "
+            "observation more than actions, and the same sizes in all episodes"
         )
     own = sensor_name(0)
-    with np.errstate(over="ignore", invalid="ignore"):  # refused with its step
+    with np.errstate(over="ignore", invalid="ignore"):  # complete_steps rejects such numbers and names the step
         known = {
             own: observed[:-1],
             "continuous": np.clip(done[:, ~is_discrete], -1.0, 1.0),
@@ -114,7 +115,7 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
 
 
 def _row(numbers: Any) -> list[float]:
-    """The numbers of a list that may have lists in it, as ``get_action`` may return them."""
+    """Return the numbers of a list that may contain nested lists, which ``get_action`` may return."""
     return list(_flat(numbers))
 
 
@@ -129,7 +130,7 @@ def _flat(numbers: Any) -> Iterator[float]:
 
 
 def read(path: str, options: ReadOptions) -> list[DemonstrationSource]:
-    """The source for a file."""
+    """Return the recording as a list with one source."""
     return [godot_source(Path(path), options.actions)]
 
 

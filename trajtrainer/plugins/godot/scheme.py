@@ -1,4 +1,4 @@
-"""``godot:PATH``: a game of Godot with the plugin of Godot RL Agents; ``godot``: the one in the Godot editor."""
+"""``godot:PATH``: a Godot game that uses the Godot RL Agents plugin; ``godot``: the game in the Godot editor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajtrainer.settings.schemes import EnvironmentScheme
 
 
 def check(name: str) -> None:
-    """Reject a game that does not exist.
+    """Check that the game exists.
 
     Raises:
         LaunchError: there is no such build or simulation.

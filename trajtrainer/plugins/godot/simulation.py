@@ -1,12 +1,12 @@
-"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation as a game of Godot.
+"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation that acts as a Godot game.
 
-It says what the Godot RL Agents plugin says (protocol 0.7), takes the same command line, and begins and ends episodes
-as most games do: a reset takes effect with the next action, which reports the end of all episodes, and what agents
-observe when they are done is of the next episode already. A call of ``reach_0_2`` sets the environment parameter
-``reach``. The policy is called ``shared_policy``; those of several simulations (``Chase+Basic``) have their names, and
-those of several teams a team (``shared_policy?team=1``).
+It speaks the protocol of the Godot RL Agents plugin (version 0.7), accepts the same command line, and starts and ends
+episodes the way most games do: a reset takes effect with the next action, whose answer reports the end of all episodes,
+and the observation that comes with done already belongs to the next episode. Calling ``reach_0_2`` sets the environment
+parameter ``reach``. The policy is named ``shared_policy``. With several simulations (``Chase+Basic``), each policy has
+its simulation's name; with several teams, each name includes the team (``shared_policy?team=1``).
 
-Exit codes: 0 the trainer told it to end, or is gone; 1 no trainer; 2 wrong use.
+Exit codes: 0 if the trainer closed the connection or disappeared, 1 if there is no trainer, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ Message = dict[str, Any]
 
 
 class GodotAgents:
-    """The agents of one simulation, as JSON.
+    """The agents of one simulation, with their messages as JSON values.
 
     Args:
-        name: their policy name.
-        simulation: theirs. It has vectors, lists and pictures of bytes, and forbids no actions.
-        reports_ends: whether infos have ``truncated`` and ``final_obs``.
+        name: the agents' policy name.
+        simulation: the simulation to run. Its images must consist of bytes, and it must not mask actions.
+        reports_ends: whether infos contain ``truncated`` and ``final_obs``.
 
     Raises:
-        ValueError: the plugin has no words for this simulation.
+        ValueError: the plugin's protocol cannot represent this simulation.
     """
 
     def __init__(self, name: str, simulation: Simulation, *, reports_ends: bool) -> None:
         if simulation.masked:
-            raise ValueError(f"{name} forbids actions, and games of Godot cannot")
+            raise ValueError(f"{name} masks actions, which Godot games cannot do")
         self.name = name
         self.count = simulation.num_agents
         self._simulation = simulation
@@ -82,7 +82,7 @@ class GodotAgents:
         for number, sensor in enumerate(simulation.spec.observation_specs):
             is_picture = len(sensor.shape) == 3
             if is_picture and self.step.observations[number].dtype != np.uint8:
-                raise ValueError(f"{name} has pictures of other numbers than bytes, and games of Godot have not")
+                raise ValueError(f"{name} has images that are not made of bytes, which Godot games cannot send")
             key = f"camera{number}_2d" if is_picture else "obs" if not number else f"obs{number}"
             self.observation_space[key] = {"size": list(sensor.shape), "space": "box"}
             self._columns.append((key, _hexadecimal if is_picture else _numbers))
@@ -94,7 +94,7 @@ class GodotAgents:
             self.action_space[f"{_CHOICE}{number}"] = {"size": size, "action_type": "discrete"}
 
     def act(self, actions: list[Message]) -> None:
-        """Make one decision of all agents."""
+        """Step the simulation with one action for each agent."""
         spec = self._simulation.spec.action_spec
         continuous = np.zeros((self.count, 0), np.float32)
         if spec.continuous_size:
@@ -105,7 +105,7 @@ class GodotAgents:
         )
 
     def reset(self) -> None:
-        """Begin new episodes, and report the end of the old ones."""
+        """Start new episodes, and report the end of the old ones."""
         fresh, count = self._simulation.reset(), self.count
         none = np.zeros(count, np.float32)
         self.step = SimulationStep(
@@ -113,7 +113,7 @@ class GodotAgents:
         )
 
     def observations(self) -> list[Message]:
-        """One mapping of sensors for each agent."""
+        """Return each agent's observation as a mapping from sensor keys to values."""
         return self._observations(self.step.observations)
 
     def _observations(self, columns: tuple[ObservationArray, ...]) -> list[Message]:
@@ -122,7 +122,7 @@ class GodotAgents:
         return [dict(zip(keys, row, strict=True)) for row in values]
 
     def outcome(self) -> tuple[list[float], list[bool], list[Message]]:
-        """Rewards, done flags and infos, by agent."""
+        """Return the rewards, done flags and infos of all agents."""
         step = self.step
         reward, done = step.reward.copy(), np.zeros(self.count, np.bool_)
         reward[step.ended], done[step.ended] = step.ended_reward, True
@@ -141,18 +141,18 @@ def _numbers(column: ObservationArray) -> list[Any]:
 
 
 def _hexadecimal(column: ObservationArray) -> list[str]:
-    """Pictures as Godot's images have them: the channels of a pixel together."""
+    """Encode images in Godot's layout, which keeps the channels of a pixel together."""
     return [picture.transpose(1, 2, 0).tobytes().hex() for picture in column]
 
 
 class GameProtocol:
-    """Answers a trainer's messages.
+    """The game's side of the protocol: answers the trainer's messages.
 
     Args:
-        agents: at least one.
-        parameters: environment parameters of all simulations.
+        agents: the agents of each simulation and team, at least one.
+        parameters: environment parameters that all simulations share.
         has_old_info: announce one space for all agents, as plugins before protocol 0.4 do.
-        resets_at_once: let a reset take effect at once, and report no ends.
+        resets_at_once: let a reset take effect immediately, without reporting the end of the old episodes.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class GameProtocol:
         self._needs_reset = False
 
     def answer(self, message: Message) -> Message | None:
-        """The answer to a message; None for a handshake."""
+        """Return the answer to a message, or None for a handshake."""
         kind = message["type"]
         if kind == "env_info":
             return self._info()
@@ -226,7 +226,7 @@ class GameProtocol:
         return {} if self._has_old_info else {"info": infos}
 
     def _call(self, method: str) -> bool | None:
-        """Set an environment parameter. Returns None where there is no such method, as Godot does."""
+        """Set an environment parameter. Return None for an unknown method, as Godot does."""
         found = _CALL.fullmatch(method)
         if found is None:
             return None
@@ -236,10 +236,10 @@ class GameProtocol:
 
 
 def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]) -> GameProtocol:
-    """The game of a command line.
+    """Create the game that the command line asks for.
 
     Raises:
-        ValueError: an option does not fit, or a simulation is none for Godot.
+        ValueError: an option is not valid here, or the protocol cannot represent a simulation.
     """
     parameters = EnvironmentParameters()
     parts = [(name, kind, team) for name, kind in kinds.items() for team in range(arguments.teams)]
@@ -255,13 +255,13 @@ def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]
     ]
     if arguments.old_env_info and len(agents) > 1:
         raise ValueError(
-            "--old-env-info announces one space for all agents, so there can be but one simulation and team"
+            "--old-env-info announces one space for all agents, so there can only be one simulation and one team"
         )
     return GameProtocol(agents, parameters, has_old_info=arguments.old_env_info, resets_at_once=arguments.reset_at_once)
 
 
 def play(answer: Callable[[Message], bytes | None], connection: socket.socket) -> None:
-    """Answer the trainer until it says close, or is gone."""
+    """Answer the trainer until it sends ``close`` or disconnects."""
     with connection, connection.makefile("rb") as stream:
         while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
             message = json.loads(stream.read(*_LENGTH.unpack(head)))
@@ -277,17 +277,17 @@ def _parser() -> PlayerParser:
         prog="python -m trajtrainer.plugins.godot.simulation", description=__doc__, allow_abbrev=False
     )
     add = parser.add_argument
-    add("names", metavar="NAME[+NAME...]", help="the simulations, first on the command line")
-    add("--port", type=int, default=DEFAULT_PORT, help="where the trainer listens")
-    add("--env_seed", type=int, default=1, metavar="N", help="of the random numbers")
+    add("names", metavar="NAME[+NAME...]", help="the simulations to run; must be the first argument")
+    add("--port", type=int, default=DEFAULT_PORT, help="the port that the trainer listens on")
+    add("--env_seed", type=int, default=1, metavar="N", help="seed of the random number generators")
     for taken in ("--action_repeat", "--speedup"):
-        add(taken, metavar="N", help="accepted, as by every game")
+        add(taken, metavar="N", help="accepted for compatibility, but ignored")
     for taken in ("--headless", "--disable-render-loop"):
-        add(taken, action="store_true", help="accepted, as by every game")
-    add("--teams", type=int, default=1, metavar="N", help="teams of each policy, each with all its agents")
-    add("--step-ms", type=float, default=0.0, metavar="X", help="make every step take so long")
+        add(taken, action="store_true", help="accepted for compatibility, but ignored")
+    add("--teams", type=int, default=1, metavar="N", help="number of teams per policy, each with all of its agents")
+    add("--step-ms", type=float, default=0.0, metavar="X", help="delay every step by X milliseconds")
     add("--connect-seconds", type=float, default=10.0, metavar="S", help="how long to try to connect")
-    add("--only-done", action="store_true", help="send no truncated and final_obs in the info of an end")
+    add("--only-done", action="store_true", help="leave truncated and final_obs out of the info when an episode ends")
     add("--reset-at-once", action="store_true", help="let a reset take effect before it is answered")
     add("--old-env-info", action="store_true", help="announce one space for all agents, and send no infos")
     add_hook_option(parser)
@@ -308,7 +308,7 @@ def _connected(port: int, seconds: float) -> socket.socket | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Play, and return the exit code."""
+    """Run the game, and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     parser = _parser()
     names = arguments[0].split("+") if arguments and not arguments[0].startswith("-") else []
@@ -317,7 +317,7 @@ def main(arguments: list[str]) -> int:
         for name in names:
             kind = simulation_kind(name)
             if isinstance(kind, GameKind):
-                raise ValueError(f"{name} has agents that come and go, and games of Godot have not")
+                raise ValueError(f"{name} has agents that come and go, which Godot games cannot have")
             kinds[name] = kind
         add_simulation_options(parser, dict(kinds))
         parsed = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Behavioral cloning from a data set: imitates the recorded actions, or a teacher on the recorded observations."""
+"""Behavioral cloning: imitates a data set's recorded actions, or a teacher's actions for the recorded observations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trajtrainer.plugins.imitation.settings import CloningHyperparameters
 
 
 class Cloner:
-    """Makes gradient steps of cloning for policies of either kind (``policy: ppo`` or ``sac``)."""
+    """Makes gradient steps of behavioral cloning for both kinds of policies (``policy: ppo`` or ``sac``)."""
 
     def __init__(self, actor: Actor, hyper: CloningHyperparameters) -> None:
         self._actor = actor
@@ -30,8 +30,8 @@ class Cloner:
         self._adam = Adam(actor.parameters(), hyper.learning_rate, weight_decay=hyper.weight_decay)
 
     def gradient_step(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
-        """Make a gradient step. Returns statistics as 0-d tensors."""
-        # L = -log pi(a | s), or KL(teacher || pi), the mean over the steps.
+        """Make a gradient step, and return statistics as 0-d tensors."""
+        # L = -log pi(a | s), or KL(teacher || pi), averaged over the steps.
         distribution, _ = self._actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
         loss = masked_mean(imitation_losses(self._actor, distribution, batch), batch.loss_mask)
         self._adam.descend(loss, learning_rate)
@@ -39,15 +39,15 @@ class Cloner:
         return {"Losses/Policy Loss": loss.detach()}
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Name in the checkpoint -> Adam's state."""
+        """Return Adam's state under the name that it has in the checkpoint."""
         return {"policy": self._adam.state_dict()}
 
     def load_state(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what ``state`` returned.
 
         Raises:
-            KeyError: it has no state of a policy.
-            ValueError: it belongs to another policy.
+            KeyError: ``states`` has no entry ``policy``.
+            ValueError: the state is from a different policy.
         """
         self._adam.load_state_dict(states["policy"])
 

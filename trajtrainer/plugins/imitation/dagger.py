@@ -1,4 +1,4 @@
-"""DAgger (Ross et al. 2011, arXiv:1011.0686): imitation of an expert that labels the states the learner visits.
+"""DAgger (Ross et al. 2011, arXiv:1011.0686): imitates an expert that labels the states the learner visits.
 
 Shape legend: B packed steps, C continuous actions, K discrete branches.
 """
@@ -33,13 +33,13 @@ _LEAD = 128
 
 
 class DAgger(Algorithm):
-    """Imitates an expert in the states that its own policy reaches, at the pace of the experience.
+    """Imitates an expert in the states that the learner's own policy reaches, while collecting experience.
 
-    The paper's rounds are as short as possible: new labels are used at once, together with all earlier ones (the data
-    set D). Rewards are reported but not learned from.
+    The paper's rounds are as short as possible here: new labels are used at once, together with all earlier ones (the
+    data set D). Rewards are reported but not learned from.
 
     Attributes:
-        replay: D, the policy's observations with the expert's actions or distributions instead of its own.
+        replay: the data set D: the policy's observations with the expert's actions or distributions instead of its own.
         cloner: makes the gradient steps.
     """
 
@@ -74,7 +74,7 @@ class DAgger(Algorithm):
             device=context.device,
         )
         self._pace = pace_of(hyper.steps_per_update, 0, context.messages)
-        # Agent -> the expert's memory, for unfinished episodes.
+        # Agent -> the expert's memory in the agent's unfinished episode.
         self._memories = PerAgent[FloatArray]()
 
     @classmethod
@@ -83,7 +83,7 @@ class DAgger(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
+        """Return a few gradient steps' worth of rows, but at least a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
         return int(min(max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon), hyper.buffer_size))
@@ -115,7 +115,7 @@ class DAgger(Algorithm):
         return isinstance(self._pace, AutoPace) and self.is_ready(step)
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """Make the gradient steps that are due, and show the progress between blocks of minibatches."""
+        """Make the gradient steps that are due. Show the progress after each block of minibatches."""
         hyper = self._hyper
         rate = decayed(
             hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, self.context.settings.max_steps, step
@@ -145,7 +145,7 @@ class DAgger(Algorithm):
         return self._batches.generators()
 
     def extra_state(self) -> dict[str, Any]:
-        # The replay is saved in a file of its own.
+        # The replay is saved in a separate file.
         return {_EXTRA: {"pace": self._pace.state()}}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:

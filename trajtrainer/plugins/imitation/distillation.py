@@ -1,10 +1,10 @@
-"""Labels of an expert for the states that trajectories visit, for a student that may see fewer sensors.
+"""An expert labels the states in trajectories, for a student that may see fewer sensors.
 
-A policy with a network teaches its whole distribution (Hinton et al. 2015, Rusu et al. 2016), any other expert only its
-actions.
+An expert with a policy network teaches its whole action distribution (Hinton et al. 2015, Rusu et al. 2016), any other
+expert only its actions.
 
-Shape legend: B packed steps, S trajectories, N rows of one decision, H memory size, C continuous actions, D sum of
-branch sizes.
+Shape legend: B packed steps, S trajectories, N rows that are labeled together, H memory size, C continuous actions, D
+sum of branch sizes.
 """
 
 from __future__ import annotations
@@ -34,29 +34,32 @@ from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ActionDistribution
 
-# How many steps the expert labels at once.
+# Number of steps that the expert labels at once.
 _ROWS = 4096
-# The least standard deviation that is learned. The errors of more certain actions, such as an action that is always
+# The smallest standard deviation of a label. The errors of actions that are more certain, such as one that is always
 # clipped, would dominate the loss.
 _LEAST_STD = 0.01
-# tanh(2), where a squashed student puts the clipped actions of a teacher. Values closer to 1 are so far out before the
-# squashing that they widen the student's distribution (3DBall, sampled actions: 88 of 100 with 0.999, 99.8 with this).
+# tanh(2), which represents a teacher's clipped actions for a squashed student. Values closer to 1 are so large before
+# the squashing that they widen the student's distribution (reward in 3DBall with sampled actions: 88 of 100 with 0.999,
+# 99.8 with this).
 _EDGE = 0.964
-# Nodes of integrals over a Gaussian, in standard deviations. They are equidistant because clipped actions have kinks.
+# Quadrature nodes for integrals over a Gaussian, in standard deviations. They are equidistant because clipping makes
+# the integrand non-smooth.
 _NODES = torch.linspace(-4.0, 4.0, 65)
 
 
 def labels(
     expert: Policy, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
 ) -> dict[str, NDArray[Any]]:
-    """The expert's actions [B, ...]: ``continuous`` as the environment receives them, and ``discrete``.
+    """Return the expert's actions [B, ...]: ``continuous`` as the environment receives them, and ``discrete``.
 
-    A ``ActorPolicy`` adds the columns of ``teacher_entries``, and its actions are the modes of its distributions.
+    For an ``ActorPolicy``, the actions are the modes of its distributions, and the result also has the columns of
+    ``teacher_entries``.
 
     Args:
-        expert: sees all sensors of the agents.
+        expert: the policy to imitate, which sees all sensors of the agents.
         packed: the trajectories, with all sensors.
-        memories: agent -> f32 [H], the expert's memory of its unfinished episode; updated here.
+        memories: agent -> the expert's memory in the agent's unfinished episode, f32 [H]; updated here.
         student: the network that learns the labels.
     """
     found = {name: np.zeros_like(packed[name]) for name in ("continuous", "discrete")}
@@ -93,10 +96,11 @@ def labels(
 
 
 def moments(teacher: ActionDistribution, student: Actor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation [N, C] of a teacher's actions in the space in which the student has a Gaussian.
+    """Return mean and standard deviation [N, C] of a teacher's actions, in the space where the student is Gaussian.
 
-    The cross-entropy with a Gaussian depends on nothing else, whatever the teacher's distribution. They are exact for
-    a teacher of the student's kind, and computed by quadrature between a squashed and a clipped Gaussian.
+    The cross-entropy with the student's Gaussian depends only on these two, whatever the teacher's distribution is.
+    They are exact if teacher and student are of the same kind, and computed by quadrature if one is a squashed and the
+    other a clipped Gaussian.
     """
     head, mean, std = student.head, teacher.mu, teacher.sigma.expand_as(teacher.mu)
     if teacher.tanh_squash == head.tanh_squash:
@@ -116,9 +120,10 @@ def _in_turn(
     memories: MutableMapping[int, FloatArray],
     decide: Callable[[LongArray, FloatArray], FloatArray],
 ) -> None:
-    """Label the first steps of all trajectories, then the second ones, and so on. Those of one agent follow each other.
+    """Label the first steps of all agents' trajectories together, then the second steps, and so on.
 
-    An expert with a memory needs the steps in order; this way it still labels many at once.
+    An expert with a memory needs each agent's steps in order; this way it still labels many at once. If an agent has
+    several trajectories, the next one is labeled after the previous one is done.
     """
     remaining = list(range(packed.num_trajectories))
     while remaining:
@@ -138,7 +143,7 @@ def _in_turn(
 
 
 def as_seen(packed: PackedSteps, student: Actor) -> PackedSteps:
-    """The same steps with only the sensors that the student sees."""
+    """Return the same steps with only the sensors that the student sees."""
     sees = student.sees
     if sees is None:
         return packed

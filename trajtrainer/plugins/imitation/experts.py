@@ -1,4 +1,4 @@
-"""Experts and teachers: trained policies, scripted ones, or Python functions that the settings of a behavior name."""
+"""Experts and teachers, as given in a behavior's settings: trained policies, scripted ones, or Python functions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _DISTRIBUTION = (
 def expert(
     run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
 ) -> tuple[Policy | None, list[str]]:
-    """A behavior's expert or teacher, and what is wrong with it. See ``AlgorithmRow.expert``.
+    """Return a behavior's expert or teacher, and a list of what is wrong with it. See ``AlgorithmRow.expert``.
 
-    Those of a data set must fit it. The agents of an environment are not known before the run starts.
+    With a data set, this also checks that the teacher and ``student_sensors`` match its agents, even without a
+    ``spec``. The agents of an environment are not known before the run starts.
     """
     hyper, place = settings.hyperparameters, f"behaviors.{name}.hyperparameters"
     found: Policy | None = None
@@ -64,14 +65,14 @@ def expert(
 
 
 def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> Policy | None:
-    """Load the policy of a run, a checkpoint or an ``.onnx``. Without a spec, only check that it exists.
+    """Load the policy of a run, a checkpoint or an ``.onnx`` file. Without a spec, only check that it exists.
 
     Raises:
-        TrajtrainerError: it does not exist, or does not fit the agents.
+        TrajtrainerError: the policy does not exist, or does not match the agents.
     """
     models = find_models([word], results, ActingOptions(deterministic=True, by_name=True))
     if len(models) > 1:
-        raise SettingsError(f"{word} stands for {len(models)} checkpoints. Give a single one, or a run.")
+        raise SettingsError(f"{word} matches {len(models)} checkpoints. Give a single one, or a run.")
     file = models[0].file(name, [name])
     return None if spec is None else file.load(spec).policy(0)
 
@@ -84,10 +85,11 @@ def _function(reference: str) -> Callable[..., Any]:
 
 
 class FunctionExpert:
-    """Acts by a Python function: ``function(observations, mask)``.
+    """A policy that calls a Python function: ``function(observations, mask)``.
 
-    Its arguments are the sensors' arrays f32 or u8 [N, *O] and the masks bool [N, D], True = forbidden. It returns the
-    continuous actions [N, C] from -1 to 1, the discrete actions [N, K], or both as a pair.
+    The function's arguments are a tuple with each sensor's array, f32 or u8 [N, *O], and the masks, bool [N, D] with
+    True for forbidden. It returns the continuous actions [N, C] between -1 and 1, the discrete actions [N, K], or both
+    as a pair.
     """
 
     memory_size = 0
@@ -98,10 +100,10 @@ class FunctionExpert:
         self._sizes = spec.action_spec.continuous_size, spec.action_spec.discrete_size
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """Act.
+        """Call the function, and return its actions as a batch.
 
         Raises:
-            SettingsError: the function does not return actions.
+            SettingsError: the function returned an array that is not a batch of actions.
         """
         given = self._function(tuple(obs), mask)
         continuous_size, discrete_size = self._sizes

@@ -1,9 +1,9 @@
 """Implicit Q-learning (IQL; Kostrikov et al. 2021, arXiv:2110.06169).
 
-It learns values of recorded actions only, and a policy that imitates the best of them. Symbols are the paper's.
+It learns the values of recorded actions only, and a policy that imitates the best of them. Symbols follow the paper.
 
 Shape legend: b rows of a batch, K branches. ``mask`` is f32 [b], 1 for a real row and 0 for padding,
-or None when every row is real.
+or None if every row is real.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from trajtrainer.plugins.imitation.settings import IQLHyperparameters
 
 
 def value_loss(advantage: Tensor, expectile: float, mask: Tensor | None) -> Tensor:
-    """Expectile regression: squares of ``Q - V`` [b] weigh ``expectile`` if positive, ``1 - expectile`` if negative."""
+    """Return the expectile loss: squares of ``Q - V`` [b], weighted by ``expectile``, or 1 minus that if negative."""
     weight = torch.where(advantage < 0, 1.0 - expectile, expectile)
     return masked_mean(weight * advantage.square(), mask)
 
 
 def q_losses(q: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean squared error of each of n networks [n], for values [n, b] and their target [b]."""
+    """Return the mean squared error of each of n networks [n], given their values [n, b] and the target [b]."""
     return torch.stack([masked_mean((one - target).square(), mask) for one in q])
 
 
 def advantage_weight(advantage: Tensor, temperature: float, largest: float) -> Tensor:
-    """The weight of each step for the policy [b]: ``exp(temperature * (Q - V))``, at most ``largest``."""
+    """Return each step's weight in the policy loss [b]: ``exp(temperature * (Q - V))``, at most ``largest``."""
     return (temperature * advantage).exp().clamp(max=largest)
 
 
 def policy_loss(log_likelihood: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
-    """Minus the weighted log-probability of the recorded actions [b] (advantage-weighted regression)."""
+    """Return the negative weighted log-probability of the recorded actions (advantage-weighted regression)."""
     return -masked_mean(weight * log_likelihood, mask)
 
 
 class IQL(Offline):
-    """Learns to do better than the data set without evaluating actions that were never tried."""
+    """Learns to outperform the data set without evaluating actions that are not in it."""
 
     needs_next: ClassVar[bool] = True
     timer: ClassVar[str] = "IQL.update"
@@ -103,14 +103,14 @@ class IQL(Offline):
         # L_Q (equation 6): Q(s, a) is r + gamma V(s').
         with torch.no_grad():
             memory = None
-            if self._v.memory_size:  # that of one step later
+            if self._v.memory_size:  # start from the memory after the sequence's first step
                 _, memory = self._v([sensor[:: batch.sequence_length] for sensor in batch.obs], None)
             following = self._v(batch.next_obs, memory, batch.sequence_length)[0][0]
             target = torch.addcmul(batch["rewards"], batch["discount"], following)
         q = torch.stack([self._of_taken(one, batch) for one in self._q])
         loss_q = q_losses(q, target, mask)
 
-        # L_pi (equation 7): cloning, weighted by exp(beta (Q' - V)).
+        # L_pi (equation 7): behavioral cloning, weighted by exp(beta (Q' - V)).
         with torch.no_grad():
             weight = advantage_weight(seen - value, hyper.temperature, hyper.max_weight)
         loss_pi = policy_loss(log_likelihood(self.actor, batch), weight, mask)
@@ -132,7 +132,7 @@ class IQL(Offline):
         }
 
     def _of_taken(self, network: ValueNetwork, batch: Minibatch) -> Tensor:
-        """Q of the recorded actions [b]; with discrete actions, the mean over the branches."""
+        """Return Q of the recorded actions [b]. With discrete actions, this is the mean over the branches."""
         head = self.actor.head
         actions = batch["continuous"] if head.continuous_size else None
         q: Tensor = network(batch.obs, None, batch.sequence_length, actions)[0][0]
@@ -141,7 +141,7 @@ class IQL(Offline):
         return taken_q(q if q.dim() == 2 else q.unsqueeze(1), batch["discrete"], head.branch_starts)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Those of ``policy``, and of ``value`` (Q1, Q2 and V)."""
+        """Return the states of the optimizers ``policy`` and ``value`` (for Q1, Q2 and V)."""
         return {name: adam.state_dict() for name, adam in self._adams.items()}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:

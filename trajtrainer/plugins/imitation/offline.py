@@ -1,4 +1,4 @@
-"""What algorithms share that learn from a data set: minibatches, imitation losses, and their base class ``Offline``.
+"""Shared code of algorithms that learn from a data set: minibatches, imitation losses and the base class ``Offline``.
 
 Shape legend: B packed steps, S trajectories, L sequence length, Q sequences, b rows of a minibatch.
 """
@@ -45,15 +45,15 @@ from trajtrainer.plugins.imitation.settings import (
 from trajtrainer.settings.network import NetworkSettings
 
 _LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
-# Minibatches are gathered in blocks of up to so much memory, which costs less per minibatch.
+# Minibatches are gathered in blocks of up to this size, which is cheaper than one by one.
 _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
 
 # Recorded actions at the ends of the range would be infinite before the tanh.
 _BELOW_ONE = 0.999
-# The most gradient steps of an update, after which the run takes care of everything else.
+# Maximum number of gradient steps in an update. Between updates, the run does everything else.
 _BLOCK = 16
-# How many held-out steps are predicted at once.
+# Number of held-out steps that are predicted at once.
 _ROWS = 4096
 
 
@@ -65,11 +65,11 @@ class TrajectoryParts(NamedTuple):
 
 
 class DatasetRows:
-    """Some of a data set's steps, cut into sequences of L steps. Only minibatches are copied.
+    """A selection of a data set's steps, cut into sequences of L steps. Only minibatches are copied.
 
     Attributes:
-        num_steps: without padding.
-        num_sequences: Q, which is ``num_steps`` without a memory (L = 1).
+        num_steps: number of steps, not counting padding.
+        num_sequences: number of sequences Q. Without a memory (L = 1), this equals ``num_steps``.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class DatasetRows:
 
         Args:
             packed: the data set, with labels if there is a teacher.
-            parts: which parts of its trajectories to use.
-            sequence_length: L.
-            device: of the networks.
-            more: makes additional columns, f32 [B, ...]. If given, minibatches also have next observations.
+            parts: the parts of its trajectories to use.
+            sequence_length: the sequence length L.
+            device: device of the networks.
+            more: returns additional columns, f32 [B, ...]. If given, minibatches also have next observations.
         """
         self._packed = packed
         self._length = sequence_length
@@ -105,17 +105,17 @@ class DatasetRows:
 
     @property
     def num_sequences(self) -> int:
-        """Q."""
+        """Number of sequences Q."""
         return len(self._starts)
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row, with next observations if minibatches have them."""
+        """Size of a row in bytes, including next observations if minibatches have them."""
         sensors = sum(column[:1].nbytes for column in self._packed.obs)
         return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in self._names)
 
     def observations(self) -> Iterator[list[Tensor]]:
-        """Yield the observations of all steps, per sensor [b, *O], in blocks of bounded size."""
+        """Yield the observations of all steps in blocks of bounded size, per sensor [b, *O]."""
         count = max(1, _MAX_BYTES // max(1, self.row_bytes * self._length))
         for start in range(0, self.num_sequences, count):
             rows, real = self._rows(np.arange(start, min(start + count, self.num_sequences)))
@@ -123,7 +123,7 @@ class DatasetRows:
             yield [self._tensor(column.take(rows, axis=0)) for column in self._packed.obs]
 
     def minibatches(self, numbers: LongArray, count: int) -> Iterator[Minibatch]:
-        """Yield the sequences ``numbers`` as ``count`` minibatches of the same size."""
+        """Yield the sequences with the given numbers as ``count`` minibatches of equal size."""
         per_minibatch = len(numbers) // count
         block = max(1, _MAX_BYTES // max(1, per_minibatch * self._length * self.row_bytes))
         for start in range(0, count, block):
@@ -147,7 +147,10 @@ class DatasetRows:
         return Columns({name: self._tensor(column) for name, column in columns.items()})
 
     def _rows(self, numbers: LongArray) -> tuple[LongArray, NDArray[np.bool_] | None]:
-        """The rows of sequences, padded by repeating a sequence's last row, and which of them are real."""
+        """Return the rows of sequences, padded by repeating a sequence's last row, and a mask of the real rows.
+
+        The mask is None if there is no padding.
+        """
         first = self._starts.take(numbers)
         if self._length == 1:
             return first, None
@@ -173,9 +176,10 @@ class DatasetRows:
 
 
 class Shuffled:
-    """An endless stream of the numbers below ``size``, each once per epoch, every epoch in another order.
+    """An endless stream of the numbers below ``size``: each occurs once per epoch, in a new random order.
 
-    It depends only on the seed and the place in the stream, so a run that resumes at gradient step k needs only k.
+    A number depends only on the seed and its position in the stream, so a run that resumes at gradient step k needs
+    only k.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -185,7 +189,7 @@ class Shuffled:
         self._order: LongArray = np.zeros(0, np.int64)
 
     def __call__(self, start: int, stop: int) -> LongArray:
-        """The numbers from place ``start`` to place ``stop`` of the stream."""
+        """Return the numbers at the positions from ``start`` to ``stop`` (exclusive) of the stream."""
         parts = []
         while start < stop:
             epoch, place = divmod(start, self.size)
@@ -200,10 +204,10 @@ class Shuffled:
 
 
 def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[TrajectoryParts, TrajectoryParts]:
-    """Split a data set into steps to learn from and steps held out.
+    """Split a data set into steps to learn from and held-out steps.
 
-    Whole trajectories are held out: random ones, just enough for the fraction of the steps. If the fraction is less
-    than one trajectory, the ends of all trajectories are held out.
+    Whole trajectories are held out: random ones, just enough to reach the fraction of the steps. If the fraction is
+    less than one trajectory, the ends of all trajectories are held out instead.
     """
     start, stop = packed.offset[:-1].astype(np.int64), packed.offset[1:].astype(np.int64)
     if 0 < fraction * packed.num_trajectories < 1:
@@ -217,31 +221,31 @@ def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Trajector
 
 
 def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:
-    """``column[rows]``. numpy's ``take`` is faster, but refuses columns without width."""
+    """Return ``column[rows]``. numpy's ``take`` is faster, but does not support columns of width 0."""
     return column.take(rows, axis=0) if column[:1].size else np.zeros((len(rows), *column.shape[1:]), column.dtype)
 
 
 def tensors(found: Sequence[dict[str, Tensor]]) -> dict[str, NDArray[np.floating]]:
-    """Tag -> statistic of each gradient step, read back from the device at once."""
+    """Return each statistic of all gradient steps as an array, read back from the device in one transfer per tag."""
     return {tag: torch.stack([one[tag] for one in found]).float().cpu().numpy() for tag in found[0]} if found else {}
 
 
 def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
-    """A policy of the kind ``hyper.policy``, with weights from torch's global generator.
+    """Make a policy of the kind ``hyper.policy``, with initial weights from torch's global generator.
 
     Raises:
-        UnsupportedError: no encoder fits a sensor.
+        UnsupportedError: no encoder can handle a sensor.
     """
     is_sac = hyper.policy is PolicyKind.SAC
     return Actor(spec, network, conditional_sigma=is_sac, tanh_squash=is_sac)
 
 
 def make_student(context: LearningContext) -> Actor:
-    """Like ``make_actor``, for a policy that sees only the ``student_sensors``, if the settings name any.
+    """Make a policy like ``make_actor``, which only sees the ``student_sensors`` if the settings list any.
 
     Raises:
-        SettingsError: the behavior has no sensor of that name.
-        UnsupportedError: no encoder fits a sensor.
+        SettingsError: the behavior has no sensor with that name.
+        UnsupportedError: no encoder can handle a sensor.
     """
     hyper = context.settings.hyperparameters
     assert isinstance(hyper, BCHyperparameters | DAggerHyperparameters)
@@ -252,23 +256,23 @@ def make_student(context: LearningContext) -> Actor:
 
 
 def recorded(actor: Actor, continuous: Tensor) -> Tensor:
-    """Recorded actions [b, C], as the environment received them, converted to those of the policy's distribution."""
+    """Convert recorded actions [b, C] from the environment's range to that of the policy's distribution."""
     raw = actor.head.from_env(continuous)
     return raw.clamp(-_BELOW_ONE, _BELOW_ONE) if actor.head.tanh_squash else raw
 
 
 def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
-    """The log-probability of the recorded actions, summed over actions and branches [b]."""
+    """Return the log-probability of the recorded actions [b], summed over actions and branches."""
     distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     of_each: Tensor = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"])
     return of_each.sum(1)
 
 
 def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
-    """KL(teacher || policy), summed over actions and branches [b].
+    """Return KL(teacher || policy) [b], summed over actions and branches.
 
-    Between a squashed and a clipped Gaussian this is the divergence from a Gaussian with the teacher's ``moments``. It
-    differs from the true one by a term that does not depend on the policy.
+    If one of them is a squashed and the other a clipped Gaussian, this is the divergence from a Gaussian with the
+    teacher's ``moments``. It differs from the true divergence by a term that does not depend on the policy.
     """
     found = distribution.mu.new_zeros(len(batch))
     if distribution.mu.shape[1]:
@@ -283,7 +287,7 @@ def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
 
 
 def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Minibatch) -> Tensor:
-    """The loss of each row [b]: the divergence from the teacher if there is one, else -ln pi(a | s)."""
+    """Return the loss of each row [b]: the divergence from the teacher if there is one, otherwise -ln pi(a | s)."""
     if TEACHER_MEAN in batch.rows:
         return divergence(distribution, batch)
     return -distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"]).sum(1)
@@ -291,19 +295,19 @@ def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Mini
 
 @torch.no_grad()
 def limit_sigma(actor: Actor, min_std: float) -> None:
-    """Keep a standard deviation that does not depend on the state from becoming smaller than ``min_std``."""
+    """Keep a state-independent standard deviation from falling below ``min_std``."""
     if actor.head.log_sigma is not None:
         actor.head.log_sigma.clamp_(min=math.log(actor.head.clip_actions * min_std))
 
 
 @torch.no_grad()
 def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
-    """How well the modes of the policy predict the recorded actions, as sums over the real rows.
+    """Measure how well the modes of the policy predict the recorded actions.
 
     Returns:
-        ``rows``; ``loss``, see ``imitation_losses``; ``squared_error``, the mean over the continuous actions in the
-        environment's units; ``hits``, the fraction of branches predicted correctly. The last two only if the agents
-        have such actions.
+        Sums over the real rows: ``rows``, their number; ``loss``, see ``imitation_losses``; ``squared_error``, averaged
+        over the continuous actions, in the environment's units; ``hits``, the fraction of branches predicted correctly.
+        The last two are only included if the agents have such actions.
     """
     distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     mode = distribution.deterministic()
@@ -318,14 +322,14 @@ def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
 
 
 class Offline(Algorithm):
-    """Learns from a data set, which ``add`` receives once.
+    """Base class of algorithms that learn from a data set. ``add`` is called once, with the whole data set.
 
-    A step of its trainer is a gradient step. The seed and the step alone determine the rows of a minibatch, so a
-    resumed run continues as if it had never ended.
+    Each step of the trainer is a gradient step. The seed and the step alone determine the rows of a minibatch, so a
+    resumed run continues as if it had never been interrupted.
 
     Attributes:
-        needs_next: whether minibatches have next observations, ``rewards`` and ``discount``.
-        timer: name of a gradient step's timer.
+        needs_next: True if minibatches need next observations, ``rewards`` and ``discount``.
+        timer: name of the timer for a gradient step.
         hyper: the hyperparameters.
     """
 
@@ -343,18 +347,18 @@ class Offline(Algorithm):
 
     @abstractmethod
     def gradient_step(self, batch: Minibatch, step: int) -> dict[str, Tensor]:
-        """Make gradient step ``step``. Returns statistics as 0-d tensors on the device, without gradient."""
+        """Make gradient step ``step``, and return statistics as detached 0-d tensors on the device."""
 
     def decayed(self, initial: float, step: int) -> float:
-        """The learning rate that starts at ``initial``, at gradient step ``step``."""
+        """Return the learning rate at gradient step ``step``, for a schedule that starts at ``initial``."""
         schedule, last = self.hyper.learning_rate_schedule, self.context.settings.max_steps
         return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Take over the data set. Called once.
+        """Receive the whole data set. Called once.
 
         Raises:
-            SettingsError: after holding out steps, none are left to learn from.
+            SettingsError: all steps are held out, so there are none left to learn from.
         """
         context, hyper = self.context, self.hyper
         memory = context.settings.network_settings.memory
@@ -376,7 +380,7 @@ class Offline(Algorithm):
         return {}
 
     def _copy_normalization(self) -> None:
-        """Use the policy's normalizers, which may come from another run, in all networks."""
+        """Copy the policy's normalizers, which may come from another run, to all value networks."""
         for network in self.networks.values():
             if isinstance(network, ValueNetwork):
                 network.body.copy_normalization(self.actor.body)
@@ -393,7 +397,7 @@ class Offline(Algorithm):
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Make up to ``_BLOCK`` gradient steps, none beyond the next summary, checkpoint or evaluation, or the end."""
+        """Make up to ``_BLOCK`` gradient steps, but stop at the next summary, checkpoint or evaluation, or the end."""
         self._copy_normalization()
         settings = self.context.settings
         intervals = settings.summary_freq, settings.checkpoint_interval, self.context.evaluation_interval
@@ -415,11 +419,11 @@ class Offline(Algorithm):
         return {**tensors(found), **{tag: np.array([value]) for tag, value in once.items()}}
 
     def validate(self) -> dict[str, float]:
-        """How well the policy predicts the steps held out; empty if there are none.
+        """Return statistics of how well the policy predicts the held-out steps; empty if there are none.
 
         ``Losses/Validation Loss`` is the mean of -ln pi(a | s), or of the divergence from a teacher;
-        ``Policy/Validation Error`` the squared error of continuous actions, which the environment receives in -1 to 1;
-        ``Policy/Validation Accuracy`` the fraction of discrete actions predicted correctly.
+        ``Policy/Validation Error`` is the mean squared error of continuous actions, in the environment's range from -1
+        to 1; ``Policy/Validation Accuracy`` is the fraction of discrete actions predicted correctly.
         """
         sums: defaultdict[str, float] = defaultdict(float)
         size = max(1, _ROWS // self._length)

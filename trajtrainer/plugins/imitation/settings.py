@@ -1,4 +1,4 @@
-"""The hyperparameters of behavioral cloning, IQL and DAgger, and their rows."""
+"""The hyperparameters of behavioral cloning, IQL and DAgger, and their entries in the registry of algorithms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class PolicyKind(enum.Enum):
-    """The kind of a policy's continuous actions, by the trainer that can continue with it."""
+    """The kind of a policy's continuous actions, named after the trainer that can continue training the policy."""
 
     PPO = "ppo"
     SAC = "sac"
@@ -34,11 +34,11 @@ class CloningHyperparameters(Hyperparameters):
     """Hyperparameters of all trainers that imitate actions.
 
     Attributes:
-        weight_decay: L2 penalty of Adam. Above 0 if the validation loss rises while the loss falls.
-        policy: the kind of continuous actions; choose that of the trainer that will continue with the policy. ``ppo``:
-            a Gaussian with one learned vector of standard deviations; ``sac``: squashed by tanh, with state-dependent
-            standard deviations.
-        min_std: the least standard deviation of a policy of PPO's kind, for actions between -1 and 1.
+        weight_decay: L2 penalty of Adam. Use a value above 0 if the validation loss rises while the loss falls.
+        policy: the kind of continuous actions; choose the trainer that will continue training the policy. ``ppo``: a
+            Gaussian with one learned vector of standard deviations; ``sac``: a Gaussian squashed by tanh, with
+            state-dependent standard deviations.
+        min_std: smallest standard deviation with ``policy: ppo``, for actions between -1 and 1.
     """
 
     batch_size: int = field(default=256, validator=count)
@@ -53,8 +53,8 @@ class OfflineHyperparameters(CloningHyperparameters):
     """Hyperparameters of all trainers that learn from a data set.
 
     Attributes:
-        validation_fraction: fraction of the data set that is held out. It shows how well the policy predicts steps that
-            it has not seen.
+        validation_fraction: fraction of the data set that is held out, to show how well the policy predicts steps that
+            it has not learned from.
     """
 
     validation_fraction: float = field(default=0.0, validator=between(0, 0.9))
@@ -65,9 +65,9 @@ class BCHyperparameters(OfflineHyperparameters):
     """Hyperparameters of behavioral cloning from a data set.
 
     Attributes:
-        teacher: a run or a checkpoint whose distribution over actions is imitated on the recorded observations. Left
-            out: the recorded actions are imitated.
-        student_sensors: names of the sensors that the policy sees. Left out: all of them.
+        teacher: a run or a checkpoint whose distribution over actions is imitated on the recorded observations. If
+            omitted, the recorded actions are imitated.
+        student_sensors: names of the sensors that the policy sees. Defaults to all sensors.
     """
 
     teacher: str = ""
@@ -76,13 +76,13 @@ class BCHyperparameters(OfflineHyperparameters):
 
 @frozen
 class IQLHyperparameters(OfflineHyperparameters):
-    """Implicit Q-learning (Kostrikov et al. 2021).
+    """Hyperparameters of implicit Q-learning (Kostrikov et al. 2021).
 
     Attributes:
-        critic_learning_rate: learning rate of the value networks. Left out: ``learning_rate``.
-        expectile: expectile of the actions' values that is the value of a state. 0.5 is the mean over the data; 0.7 to
-            0.9 trusts the best of it.
-        temperature: weight of better actions. 0 is plain cloning; 3 to 10.
+        critic_learning_rate: learning rate of the value networks. Defaults to ``learning_rate``.
+        expectile: which expectile of the actions' values to use as the value of a state. 0.5 is the mean over the data;
+            0.7 to 0.9 relies on the best actions.
+        temperature: how strongly to prefer better actions. 0 is plain cloning; typical values are 3 to 10.
         max_weight: largest weight of a single step.
     """
 
@@ -102,7 +102,7 @@ class DAggerHyperparameters(CloningHyperparameters):
     Attributes:
         expert: a run or a checkpoint, whose distribution over actions is imitated; or an ``.onnx`` file, ``heuristic``
             (the hand-written policy of some simulations) or ``python:MODULE:FUNCTION``, whose actions are imitated.
-        student_sensors: names of the sensors that the policy sees. Left out: all of them.
+        student_sensors: names of the sensors that the policy sees. Defaults to all sensors.
     """
 
     buffer_size: int = field(default=50000, validator=count)

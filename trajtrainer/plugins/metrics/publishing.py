@@ -1,6 +1,6 @@
-"""Metrics of a run in Prometheus' text format, at a port and in a file (``monitoring`` in the settings).
+"""Publishes a run's metrics in Prometheus' text format, on a port and in a file (``monitoring`` in the settings).
 
-``prometheus_client`` serves them in threads of its own. They read the newest numbers from ``RunMetrics``, so a slow
+``prometheus_client`` serves them from its own threads. These read the latest values from ``RunMetrics``, so a slow
 reader does not hold up training.
 """
 
@@ -40,7 +40,7 @@ def check_monitoring(settings: RunSettings) -> None:
     """Check that the metrics can be served and written.
 
     Raises:
-        SettingsError: has a line for each thing that is in the way.
+        SettingsError: the package is missing, or the port or file cannot be used. Has a line for each problem.
     """
     monitoring, faults = settings.monitoring, []
     if monitoring is None:
@@ -73,7 +73,7 @@ def check_monitoring(settings: RunSettings) -> None:
 
 
 def _refusal(monitoring: MonitoringSettings, error: OSError) -> str:
-    """Why the metrics cannot be served, and what to do."""
+    """Return the message for metrics that cannot be served, with the reason and what to do about it."""
     address, reason = monitoring.metrics_address, error.strerror or error
     if isinstance(error, socket.gaierror):
         return f"monitoring.metrics_address: this machine has no address {address} ({reason})."
@@ -84,18 +84,18 @@ def _refusal(monitoring: MonitoringSettings, error: OSError) -> str:
 
 
 class RunMetrics(StatsWriter):
-    """Keeps the newest value of each metric, and publishes them as the settings ask."""
+    """Keeps the latest value of each metric, and publishes them as configured."""
 
     def __init__(self, run_id: str, settings: MonitoringSettings, *, writes: bool = True) -> None:
-        """Start to publish.
+        """Start publishing.
 
         Args:
-            run_id: the label ``run`` of all metrics.
-            settings: what to publish where.
+            run_id: value of the label ``run`` of all metrics.
+            settings: where to publish the metrics.
             writes: whether the file may be written.
 
         Raises:
-            SettingsError: the port is taken.
+            SettingsError: the metrics cannot be served on the port, for example because it is in use.
         """
         from prometheus_client import CollectorRegistry
 
@@ -132,7 +132,7 @@ class RunMetrics(StatsWriter):
         self._write()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The metrics as of now, for ``prometheus_client``. Safe in any thread."""
+        """Return the current metrics for ``prometheus_client``. May be called from any thread."""
         from prometheus_client.core import GaugeMetricFamily
 
         run = {"run": self._run_id}
@@ -156,8 +156,8 @@ class RunMetrics(StatsWriter):
         return metrics.values()
 
     def _add(self, category: str, numbers: Mapping[str, float]) -> None:
-        with self._lock:  # A trainer's thread and the one that evaluates may come at once.
-            # The dictionary of a behavior never changes, so that a reader can go through it at any time.
+        with self._lock:  # a trainer's thread and the evaluation thread may write at the same time
+            # Replace the behavior's dictionary instead of changing it, so that readers can iterate over it at any time.
             self._values[category] = {**self._values.get(category, {}), **numbers}
             self._updated = time.time()
             self._write()
@@ -178,17 +178,20 @@ class RunMetrics(StatsWriter):
 
 
 def metrics_writer(settings: RunSettings) -> RunMetrics | list[StatsWriter]:
-    """The writer that publishes the metrics of a run.
+    """Create the writer that publishes a run's metrics.
+
+    Returns:
+        The writer, or an empty list if the settings have no ``monitoring``.
 
     Raises:
-        SettingsError: the port is taken.
+        SettingsError: the metrics cannot be served on the port, for example because it is in use.
     """
     monitoring, checkpoints = settings.monitoring, settings.checkpoint_settings
     return [] if monitoring is None else RunMetrics(checkpoints.run_id, monitoring, writes=not checkpoints.inference)
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 5.0  # after which a connection that neither sends nor reads anything is closed
+    timeout = 5.0  # closes idle connections
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
@@ -209,7 +212,7 @@ def _serve(settings: MonitoringSettings, port: int, registry: CollectorRegistry)
 
 
 def _for_this_machine(app: WSGIApplication) -> WSGIApplication:
-    """Refuse requests for other hosts: a site must not reach this server by resolving its own name to loopback."""
+    """Refuse requests for other host names, so that a website cannot reach this server through DNS rebinding."""
 
     def guarded(request: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:

@@ -1,6 +1,6 @@
-"""Starts Ray, or connects to a running cluster, for everything that uses other machines (docs/operate/clusters.md).
+"""Starts Ray or connects to a running cluster, for all features that use other machines (docs/operate/clusters.md).
 
-Ray is imported only when it is needed.
+Ray is imported only when needed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _LOGGER = logging.getLogger(__name__)
 
 _CONNECT_S = 10.0
 _AUTO = "auto"
-# The paths of sockets in Ray's folder must not exceed about 100 characters, so the folder is not in a long TMPDIR.
-_SHORT = Path("/tmp")  # noqa: S108  (a new folder is made in it)
-NAME = "actors.backend ray"  # in messages
+# Socket paths in Ray's folder must not exceed about 100 characters, so the folder is not created in TMPDIR, which may
+# have a long path.
+_SHORT = Path("/tmp")  # noqa: S108  (a new folder is created in it)
+NAME = "actors.backend ray"  # for messages
 _ADVICE = "Expected the address that 'ray start --head' has printed (port 6379 unless you chose another)"
 
 
 class ClusterLostError(TransportLostError):
-    """Ray is gone and does not come back."""
+    """Ray is gone and will not come back."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Cluster:
     """A connection to Ray.
 
     Attributes:
-        ray: the package.
-        address: as given; None for a Ray that this process has started.
-        ending: what ``close`` does: nothing if the user's program has made the connection.
+        ray: the package ``ray``.
+        address: the address given by the user; None if this process has started Ray.
+        ending: the cleanup that ``close`` performs; empty if the user's program has made the connection.
     """
 
     ray: ModuleType
@@ -61,11 +62,11 @@ class Cluster:
 
     @property
     def here(self) -> str:
-        """The id of the node that this process is on."""
+        """Id of the node that this process runs on."""
         return str(self.ray.get_runtime_context().get_node_id())
 
     def nodes(self) -> list[tuple[str, dict[str, float]]]:
-        """The name of each node that is alive, and its resources, such as ``CPU``."""
+        """Return the name of each live node and its resources, such as ``CPU``."""
         return [
             (f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", node["Resources"])
             for node in self.ray.nodes()
@@ -73,22 +74,22 @@ class Cluster:
         ]
 
     def is_alive(self, node: str) -> bool:
-        """Whether Ray has not given up the node with this id."""
+        """Return whether Ray considers the node with this id alive."""
         return any(each["Alive"] and each["NodeID"] == node for each in self.ray.nodes())
 
     def close(self) -> None:
-        """Disconnect, and end Ray if this process has started it. May be called more than once."""
+        """Disconnect, and shut Ray down if this process has started it. May be called more than once."""
         self.ending.close()
 
 
 def check(address: str | None, what: str) -> str | None:
-    """Check what can be checked without starting anything.
+    """Check the address and the installation as far as possible without starting anything.
 
     Args:
-        address, what: as for ``connect``.
+        address, what: see ``connect``.
 
     Returns:
-        The address, which may come from ``RAY_ADDRESS``; None if there is none.
+        The address, which may come from ``RAY_ADDRESS``; None if no address is given.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
@@ -113,7 +114,7 @@ def check(address: str | None, what: str) -> str | None:
 
 
 def address_of_program() -> str | None:
-    """The address of the cluster that the user's program has connected this process to; None without one."""
+    """Return the address of the cluster that the user's program has connected this process to, or None."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -125,10 +126,10 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
 
     Args:
         address: ``HOST:PORT``, or ``auto`` for the cluster that this machine is a node of. None for ``RAY_ADDRESS`` or,
-            if that is not set, a new Ray that belongs to this process.
-        cpus: cores that such a new Ray offers.
-        what: needs Ray; for messages.
-        runtime_env: what Ray installs and copies on the nodes, in its own terms.
+            if that is not set, a new local cluster that ends with this process.
+        cpus: number of cores that a new local cluster offers.
+        what: the feature that needs Ray, for messages.
+        runtime_env: the packages and files that Ray sets up on the nodes, in Ray's format.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
@@ -162,7 +163,7 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
 
 @contextmanager
 def _ray_folder() -> Iterator[str]:
-    """Make the folder of a Ray that this process starts. It disappears with this process, however it ends."""
+    """Create the folder for Ray if this process starts it. It is removed with this process, even if that is killed."""
     path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
     with guarded_folder(Path(path)):
         yield path
@@ -170,13 +171,13 @@ def _ray_folder() -> Iterator[str]:
 
 
 def _imported(*, alone: bool) -> ModuleType:
-    if alone and "ray" not in sys.modules:  # it reads these when it is imported
+    if alone and "ray" not in sys.modules:  # Ray reads these variables when it is imported
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        # Otherwise workers get the lowest priority, below everything else on this machine.
+        # By default, workers get a lower priority than everything else on this machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # Makes Ray listen on loopback, despite the name. It would ignore a loopback address that it is given.
+        # Despite its name, this variable makes Ray listen on loopback. Ray would ignore an explicit loopback address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -186,7 +187,7 @@ def _imported(*, alone: bool) -> ModuleType:
 
 
 def _init(ray: ModuleType, **options: Any) -> None:
-    """Call ``ray.init`` without leaving Ray's handler of SIGTERM behind."""
+    """Call ``ray.init``, and restore the SIGTERM handler that it replaces."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
@@ -204,10 +205,10 @@ def _unreachable(address: str, error: Exception) -> str:
 
 
 def _probe(address: str) -> None:
-    """Check that something like a cluster listens there. Ray itself would try for minutes."""
+    """Check that a gRPC server answers at the address. Without this check, Ray would keep trying for minutes."""
     if address.startswith("ray://"):
         raise SettingsError(
-            f"Ray's address {address} belongs to Ray Client, which copies everything that is sent. Expected HOST:PORT "
+            f"Ray's address {address} is for Ray Client, which copies everything that is sent. Expected HOST:PORT "
             "of the cluster itself, used from a machine that is a node of it."
         )
     host, _, port = address.rpartition(":")
@@ -215,7 +216,7 @@ def _probe(address: str) -> None:
         raise SettingsError(f"Ray's address is {address!r}; expected 'auto' or HOST:PORT such as 10.0.0.5:6379.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: no host can have this name
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: not a valid host name
         raise SettingsError(
             f"No Ray cluster answers at {address}: {error}. {_ADVICE}, reachable from this machine."
         ) from error
@@ -231,7 +232,7 @@ def _probe(address: str) -> None:
 
 
 def _log_exposure(cluster: Cluster) -> None:
-    """Log whether other machines can reach the cluster, and warn if it does not ask them for a token."""
+    """Log that other machines can reach the cluster, if so, and warn if it does not require a token."""
     addresses = sorted({str(node["NodeManagerAddress"]) for node in cluster.ray.nodes() if node["Alive"]})
     if all(each.startswith("127.") or each in ("::1", "localhost") for each in addresses):
         return

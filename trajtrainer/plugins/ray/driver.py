@@ -1,4 +1,4 @@
-"""The process between a learner and Ray. Ray kills every process connected to it when its raylet or GCS dies.
+"""The process between a learner and Ray. If Ray's raylet or GCS dies, Ray kills every connected process.
 
 ::
 
@@ -9,7 +9,7 @@
                   <-- experience: the driver's blocks, copied once from Ray's store
                   -- weights: the learner's blocks, copied once to Ray's store -->
 
-The learner and the actors pickle what they send each other. The driver does not unpickle it, so it needs no torch.
+The learner and the actors exchange pickled messages. The driver does not unpickle them, so it does not need torch.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ from trajtrainer.settings.actors import RaySettings
 _LOGGER = logging.getLogger(__name__)
 
 
-# An actor's number and a count of starts, which tells apart what different starts of an actor have sent.
+# An actor's number and a count of starts. The count distinguishes messages from different starts of the same actor.
 Life = tuple[int, int]
 
-# To the driver.
-START = b"S"  # life, pickled task, level of its log
+# Messages to the driver, and their content.
+START = b"S"  # life, pickled task, log level
 DELIVER = b"o"  # life, pickled order
 WEIGHTS = b"w"  # life, pickled order, behavior, place of newer weights (None: the same as last time), their size
 DROP = b"d"  # life
-# From the driver.
+# Messages from the driver.
 CONNECTED = b"c"  # id of the learner's node, address of Ray's GCS
-BROUGHT = b"r"  # life, pickled message of an actor, place of its experience (None: none)
+BROUGHT = b"r"  # life, pickled message of an actor, place of its experience (None: no experience)
 LOST = b"x"  # life, error
 BEAT = b"b"  # whether Ray's GCS is silent
-# Both ways, besides END, FAULT and LOG of ``workers.messages``.
-FREE = b"v"  # number of a block that was read
+# Messages in both directions, in addition to END, FAULT and LOG of ``workers.messages``.
+FREE = b"v"  # number of a block that the other side may reuse
 
 _BEAT_S = 2.0
 _PROBE_S = 2.0
-# If the GCS refuses connections, Ray kills the driver before that; if the network drops them, perhaps never.
+# If the GCS refuses connections, Ray kills the driver earlier than this. If the network drops packets, Ray may never do
+# so.
 _GCS_SILENT_BEATS = 3
 _GCS_GONE_S = 120.0
 _RETRY_S = 2.0
 _WAIT_S = 0.25
 _LONGEST_TEXT = 600
-# Calls of ``fetch`` under way to each actor: while the learner reads the result of one, the next already waits there.
+# Number of pending ``fetch`` calls per actor. While the learner reads one result, the next call already waits there.
 _FETCHES = 2
 _ORDERS, _REPORTS = "orders", "reports"
 
@@ -73,11 +74,11 @@ class DriverTask:
     """The task of a driver.
 
     Attributes:
-        settings: of the cluster, and what each actor needs.
-        count: of actors.
-        log_level: of this package.
+        settings: the cluster's address and the resources that each actor needs.
+        count: number of actors.
+        log_level: log level of this package.
         reconnect_s: how long to try to connect if an earlier driver was lost.
-        is_again: an earlier driver was connected, and lost.
+        is_again: True if an earlier driver was connected and is lost.
     """
 
     settings: RaySettings
@@ -88,14 +89,14 @@ class DriverTask:
 
 
 def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Connect to Ray and serve the learner until it says END or is gone."""
+    """Connect to Ray and serve the learner until it sends END or disappears."""
     pipe = LockedPipe(connection)
     begin_child(pipe, lifeline, task.log_level, lambda: None)
-    if task.log_level > logging.DEBUG:  # Our single line about its end replaces the many that Ray prints.
+    if task.log_level > logging.DEBUG:  # The learner logs one line about a lost driver; Ray would print many.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nowhere, stream.fileno())
-    # Ray finds the folder of the running script by this, and lets its workers import from there.
+    # Ray uses this to find the folder of the running script, from which its workers can then import.
     sys.modules["__main__"].__file__ = sys.argv[0]
     with suppress(OSError):  # the learner is gone
         try:
@@ -125,7 +126,7 @@ def _connect(task: DriverTask, pipe: LockedPipe) -> Cluster:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_RETRY_S)
-    if not task.is_again:  # The nodes of a cluster that comes back may join later.
+    if not task.is_again:  # After a cluster has come back, its nodes may join later.
         try:
             check_capacity(cluster, task.count, settings)
         except SettingsError:
@@ -135,7 +136,7 @@ def _connect(task: DriverTask, pipe: LockedPipe) -> Cluster:
 
 
 class ActorHost:
-    """The Ray actor that runs one of our actors. What that needs is imported on its node only."""
+    """The Ray actor that runs one of the learner's actors. The modules for that are only imported on its node."""
 
     def __init__(self, pickled: bytes, level: int) -> None:
         from trajtrainer.plugins.ray.node import hosted_actor
@@ -150,7 +151,7 @@ class ActorHost:
 
 
 class _RemoteActor:
-    """One life of an actor."""
+    """One start of an actor, with the handle and functions to reach it through Ray."""
 
     def __init__(self, life: Life, handle: Any) -> None:
         self.life = life
@@ -161,7 +162,7 @@ class _RemoteActor:
 
 
 class _Relay:
-    """Takes orders to the actors, and brings back their messages."""
+    """Passes the learner's orders on to the actors, and the actors' messages to the learner."""
 
     def __init__(self, cluster: Cluster, settings: RaySettings, pipe: LockedPipe) -> None:
         self._cluster = cluster
@@ -169,8 +170,8 @@ class _Relay:
         self._ray = cluster.ray
         self._gcs = str(cluster.ray.get_runtime_context().gcs_address)
         self._pipe = pipe
-        # Each group has one thread, so orders and reports both keep their order. Ray restarts nothing: the learner
-        # does, since it knows what has arrived from an actor.
+        # Each group has one thread, so orders and reports both stay in sequence. Ray restarts nothing. The learner does
+        # that, because it knows which messages of an actor have arrived.
         host = self._ray.remote(concurrency_groups={_ORDERS: 1, _REPORTS: 1})(ActorHost)
         self._host = host.options(
             num_cpus=settings.num_cpus,
@@ -190,7 +191,7 @@ class _Relay:
         pipe.post(CONNECTED, (self._here, self._gcs))
 
     def serve(self) -> None:
-        """Bring the learner what actors report, until it says END.
+        """Pass on the actors' reports to the learner until it sends END.
 
         Raises:
             OSError: the learner is gone.
@@ -233,7 +234,7 @@ class _Relay:
             self._pipe.post(BROUGHT, (actor.life, pickled, place))
 
     def _loss(self, number: int, error: Exception) -> Exception:
-        """The error for an actor that is lost: a ``SettingsError`` if the user can fix the cause."""
+        """Return the error for a lost actor: a ``SettingsError`` if the user can fix the cause."""
         text = _short(str(error))
         if isinstance(error, self._ray.exceptions.RuntimeEnvSetupError):
             return SettingsError(f"actors.ray.runtime_env cannot be set up: {text}")
@@ -246,14 +247,17 @@ class _Relay:
         return EnvironmentFaultError(f"Actor {number} is lost: {text}")
 
     def _follow_orders(self) -> None:
-        """Follow the learner's messages. It sends none, so it never waits for a learner that is itself sending."""
+        """Follow the learner's messages.
+
+        This thread never sends anything to the learner, so it cannot block while the learner is sending, too.
+        """
         try:
             while True:
                 kind, content = messages.read(self._pipe.connection)
                 if kind == messages.END:
                     break
                 self._follow(kind, *content)
-        except (EOFError, OSError):  # the learner is gone, and this process ends
+        except (EOFError, OSError):  # the learner is gone, so this process ends
             pass
         except Exception as error:
             self._error = error
@@ -282,17 +286,17 @@ class _Relay:
     def _drop(self, life: Life) -> None:
         actor = self._actors.pop(life, None)
         if actor is not None:
-            with suppress(Exception):  # it is gone, or Ray is
+            with suppress(Exception):  # the actor or Ray is already gone
                 self._ray.kill(actor.handle)
 
     def _watch(self) -> None:
-        """Give signs of life, and exit if Ray's GCS or raylet is gone and Ray does not notice."""
+        """Send signs of life, and exit if Ray's GCS or this node is lost and Ray does not kill this process."""
         num_unanswered, silent_since_s = 0, 0.0
         with suppress(OSError):
             while True:
                 num_unanswered = 0 if _is_reachable(self._gcs) else num_unanswered + 1
-                # Ray may keep a driver whose node it has given up, such as after a network partition, but then starts
-                # no actors for it.
+                # Ray may keep a driver alive after it has given up the driver's node, for example after a network
+                # partition, but it no longer starts actors for that driver.
                 if not num_unanswered and not self._cluster.is_alive(self._here):
                     os._exit(1)
                 is_silent = num_unanswered >= _GCS_SILENT_BEATS
@@ -322,13 +326,13 @@ def _is_reachable(address: str) -> bool:
 
 
 def _short(text: str) -> str:
-    """The text of an error from Ray without colors. Of a long one, with its tracebacks, only the start and the end."""
+    """Return the text of an error from Ray without colors. Keep only the start and the end of a long text."""
     text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
 
 
 def check_capacity(cluster: Cluster, count: int, settings: RaySettings) -> None:
-    """Check that the nodes have the resources that the actors need. Warn if they do not suffice for all actors.
+    """Check that the nodes have the resources that the actors need. Warn if these are not enough for all actors.
 
     Raises:
         SettingsError: no node has enough for a single actor.

@@ -1,4 +1,4 @@
-"""An actor on a node of a Ray cluster: it runs in a thread, with a channel that Ray calls."""
+"""An actor on a node of a Ray cluster. It runs in a thread, and Ray calls the methods of its channel."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import ActorTask, Buffer, Experience, Hello, LoadWeights, Order, Report
 from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, run_host
 
-FILES = b"t"  # logs of players: name -> end of its text
+FILES = b"t"  # the players' logs: name -> end of the text
 
-# The number of log records that may wait to be fetched. Experience needs no such limit, because of the allowance.
+# Log records are dropped while more messages than this wait to be fetched. Experience needs no such limit, because the
+# learner's allowance bounds it.
 _MOST_WAITING = 10_000
 
 
 class RayChannel(RemoteChannel):
-    """The actor's end.
+    """The actor's end of the connection to the learner.
 
-    Ray calls ``deliver`` and ``fetch`` in its own threads, and kills the process with the learner.
+    Ray calls ``deliver`` and ``fetch`` in its own threads, and kills this process if the learner's driver is gone.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,7 @@ class RayChannel(RemoteChannel):
         self._outgoing: SimpleQueue[tuple[bytes, Buffer | None]] = SimpleQueue()
 
     def deliver(self, pickled: bytes, weights: Buffer | None = None) -> None:
-        """Receive an order, with its weights if it has any."""
+        """Receive an order, together with its weights if it has any."""
         order: Order = pickle.loads(pickled)  # noqa: S301  (from the learner, whose cluster this is)
         if isinstance(order, LoadWeights) and weights is not None:
             order = replace(order, place=weights.copy())  # Ray's store is read-only.
@@ -65,14 +66,14 @@ class RayChannel(RemoteChannel):
 
     def reserve(self, size: int) -> tuple[Buffer, Buffer]:
         buffer = np.empty(size, np.uint8)
-        return buffer, buffer  # Ray copies the buffer to its store when it is fetched.
+        return buffer, buffer  # Ray copies the buffer to its store when the learner fetches it.
 
 
 def hosted_actor(pickled: bytes, level: int) -> RayChannel:
     """Run an actor in a thread of this Ray actor, and return its channel.
 
-    The task stays pickled until ``Hello`` has been sent, because another version of this package may not be able to
-    load it.
+    The task arrives pickled, because another version of this package may not be able to load it. In that case, the
+    channel still reports this node's version with ``Hello``.
     """
     torch.set_num_threads(1)
     channel = RayChannel()
@@ -110,5 +111,5 @@ def _run(pickled: bytes, channel: RayChannel) -> None:
 
 
 def _node_name() -> str:
-    """The name and address by which a user knows this machine."""
+    """Return the name and address of this machine, for messages."""
     return f"{socket.gethostname()} ({importlib.import_module('ray').util.get_node_ip_address()})"

@@ -12,10 +12,11 @@ from trajtrainer.settings.actors import ActorBackend, ActorSettings
 
 
 def check(actors: ActorSettings) -> None:
-    """Check, without starting anything, that there is a cluster, or a Ray that can be started.
+    """Check, without starting anything, that the cluster exists, or that Ray can be started.
 
     Raises:
-        SettingsError: there is none, or a folder to send to the nodes is missing.
+        SettingsError: Ray is not installed, there is no cluster at the address, or a folder to send to the nodes is
+            missing.
     """
     check_cluster(actors.ray.address, NAME)
     folder = (actors.ray.runtime_env_of_ray() or {}).get("working_dir")
@@ -24,7 +25,7 @@ def check(actors: ActorSettings) -> None:
 
 
 def env_path(path: str, actors: ActorSettings) -> str:
-    """The path by which the nodes find the environment: absolute, unless its folder is sent to them."""
+    """Return the path of the environment on the nodes: absolute, unless its folder is sent to them."""
     is_sent = actors.ray.runtime_env is not None and actors.ray.runtime_env.working_dir is not None
     return path if is_sent else absolute(path)
 

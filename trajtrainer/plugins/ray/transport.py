@@ -1,7 +1,7 @@
 """The learner's end of actors on the machines of a Ray cluster (docs/operate/clusters.md).
 
 Between the learner and Ray is a driver, a process that is connected to Ray (``driver.py`` has a diagram). If Ray dies,
-the driver dies with it; the learner then starts another, which connects again or starts a Ray of its own.
+the driver dies with it. The learner then starts another driver, which connects again or starts a new local cluster.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
 
-# How long players may take to quit on their own, and Ray to end.
+# How long to wait until players have quit, and until Ray has shut down.
 _CLOSE_GRACE_S = 16.0
 _SHUTDOWN_S = 15.0
 _LONGEST_WAIT_S = 1.0
-# How long a driver may give no sign of life. While it connects, it gives one before each attempt, which takes longer.
+# How long a driver may send no sign of life. While it connects, it only sends one before each attempt, and an attempt
+# takes longer than the usual interval.
 _SILENT_S = 60.0
 _CONNECTING_S = 180.0
 
@@ -60,10 +61,10 @@ class _Driver:
     """The process that is connected to Ray, and the memory that it shares with the learner.
 
     Attributes:
-        node: id of the learner's node; empty before the driver is connected.
-        gcs: address of Ray's GCS; empty before the driver is connected.
-        silent_s: how long the learner has waited for it in vain.
-        published: behavior -> the newest weights that it was sent.
+        node: id of the learner's node; empty until the driver is connected.
+        gcs: address of Ray's GCS; empty until the driver is connected.
+        silent_s: how long the learner has been waiting for a message from the driver.
+        published: behavior -> the newest weights that the driver has received.
     """
 
     def __init__(self, task: DriverTask) -> None:
@@ -80,7 +81,7 @@ class _Driver:
         self.post = self.process.post
 
     def bury(self) -> str:
-        """Wait a little for its end, free its memory, and return a sentence about what is lost with it."""
+        """Wait briefly for the process to end, free the shared memory, and return a sentence that says what failed."""
         how = self.process.bury()
         self.weights.close()
         self.experience.close()
@@ -97,7 +98,7 @@ def make_transport(
     log_folder: Callable[[int], Path | None],
     timers: Timers,
 ) -> RayTransport:
-    """Actors on a cluster; arguments as for ``ActorBackend.transport``, errors as for ``RayTransport``."""
+    """Create the transport to actors on a cluster. See ``ActorBackend.transport`` and ``RayTransport``."""
     given = settings.actors
     assert given is not None
     cluster = evolve(given.ray, address=given.ray.address or address_of_program())
@@ -107,13 +108,13 @@ def make_transport(
 
 
 class RayTransport(RemoteTransport):
-    """The learner's end. If it has started Ray, Ray ends with it.
+    """The learner's end of the connection to the actors. A Ray that was started for this run ends with the transport.
 
     Args:
-        task: of the driver.
-        make_task: makes the task of an actor from its number and the id of the learner's node.
-        folder: returns the folder of an actor's logs; None if nothing may be written.
-        timers: of the run.
+        task: the task of the driver.
+        make_task: makes an actor's task from the actor's number and the id of the learner's node.
+        folder: returns the folder for an actor's logs, or None if nothing may be written.
+        timers: the run's timers.
 
     Raises:
         SettingsError: there is no cluster, or no node has the resources that an actor needs.
@@ -127,12 +128,12 @@ class RayTransport(RemoteTransport):
         timers: Timers,
     ) -> None:
         super().__init__(timers)
-        self._task = task  # with ``is_again`` once a driver has been connected
+        self._task = task  # has ``is_again`` once a driver has been connected
         self._make_task = make_task
         self._folder = folder
         self._starts = itertools.count(1)
         self._lives: dict[int, Life] = {}
-        self._heard: set[Life] = set()  # lives that have reported; the others may be waiting for free resources
+        self._heard: set[Life] = set()  # lives that have sent a message; the others may be waiting for resources
         self._dumps: Callable[[object], bytes] = importlib.import_module("ray.cloudpickle").dumps
         self._driver: _Driver | None = _Driver(task)
         try:
@@ -151,7 +152,7 @@ class RayTransport(RemoteTransport):
         return sorted(self._lives)
 
     def start(self, number: int) -> None:
-        """Start an actor. If Ray is lost, this begins another attempt to connect."""
+        """Start an actor. If Ray is lost, this starts another attempt to connect."""
         self._lives[number] = number, next(self._starts)
         if self._driver is None:
             self._driver = _Driver(self._task)
@@ -225,7 +226,7 @@ class RayTransport(RemoteTransport):
                 free = partial(driver.post, ray_driver.FREE, (place.number,))
                 try:
                     experience = driver.experience.buffer(place), free
-                except OSError:  # The driver has died, and its blocks are gone. The end of its pipe is read next.
+                except OSError:  # The driver has died, and its blocks are gone. The next read finds the closed pipe.
                     return
             if life == self._lives.get(life[0]):
                 self._heard.add(life)
@@ -251,7 +252,7 @@ class RayTransport(RemoteTransport):
     def _handle_actor(
         self, number: int, pickled: bytes, experience: tuple[Buffer, Callable[[], None]] | None
     ) -> Iterator[tuple[int, Report]]:
-        kind, content = pickle.loads(pickled)  # noqa: S301  (from an actor, which runs what this run has sent)
+        kind, content = pickle.loads(pickled)  # noqa: S301  (from an actor, which runs the code of this run)
         if kind == messages.LOG:
             relay_log(content, f"Actor {number}", logging.DEBUG)
         elif kind == FILES:
@@ -262,7 +263,7 @@ class RayTransport(RemoteTransport):
                 except OSError as error:
                     _LOGGER.warning("The players' logs of actor %d cannot be written: %s", number, error)
         elif kind == messages.END:
-            yield self._end(number, ActorDiedError(f"Actor {number} has ended."))
+            yield self._end(number, ActorDiedError(f"Actor {number} has exited."))
         elif kind == messages.FAULT:
             yield self._end(number, content)
         elif experience is not None:
@@ -279,7 +280,7 @@ class RayTransport(RemoteTransport):
         """Give up a driver that has ended, and all actors with it.
 
         Raises:
-            TrajtrainerError: no driver was ever connected.
+            TrajtrainerError: no driver has ever been connected.
         """
         self._driver = None
         what = driver.bury()
@@ -320,7 +321,7 @@ class RayTransport(RemoteTransport):
             self._driver = None
 
     def kill(self) -> None:
-        """Kill the driver. Ray ends what that has started, and players end with what has started them."""
+        """Kill the driver. Ray then ends the driver's actors, and players end with the actors that started them."""
         driver = self._driver
         if driver is not None:
             driver.process.kill()

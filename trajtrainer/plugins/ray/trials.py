@@ -1,7 +1,7 @@
-"""Trials on a cluster of Ray: each is one task, which keeps the same process as on this machine on some node.
+"""Trials on a Ray cluster. Each trial is one task, which starts the same process on a node that would run locally.
 
-The search reads the files of its runs and asks them to end by a file, so all nodes see its results folder. If a task
-dies with its worker, the process saves everything and ends.
+The search reads the files of its runs, and also writes a file to ask a run to end, so all nodes must see the results
+folder. If a task dies with its worker, its process saves everything and ends.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from trajtrainer.plugins.ray.cluster import connect
 _POLL_S = 0.5
 
 Start = Callable[[Path], Any]
-"""Starts the process of a trial, from its configuration, on the machine where it is called."""
+"""Function that starts a trial's process on the machine where it is called, given the path of the configuration."""
 
 
 def _run(start: Start, configuration: Path) -> str:
@@ -26,7 +26,7 @@ def _run(start: Start, configuration: Path) -> str:
 
 
 class _RemoteTrial:
-    """A trial on some node, or one that waits for a core."""
+    """A trial that runs on a node or waits for a free core."""
 
     def __init__(self, ray: Any, task: Any) -> None:
         self._ray = ray
@@ -47,11 +47,11 @@ class _RemoteTrial:
 
 @contextlib.contextmanager
 def starter(start_here: Start, parallel: int) -> Iterator[Callable[[Path], _RemoteTrial]]:
-    """Connect with the cluster of ``RAY_ADDRESS``, or start Ray on this machine; yield the function that starts trials.
+    """Connect to the cluster at ``RAY_ADDRESS``, or start Ray on this machine. Yield the function that starts trials.
 
     Args:
         start_here: starts a trial on the node where it is called.
-        parallel: how many trials run at once. A core is reserved for each.
+        parallel: number of trials that run at once. One core is reserved for each of them.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.

@@ -1,6 +1,6 @@
-"""The services of ``tracking``: how each begins, or continues, its record of a run.
+"""The services of ``tracking``: how each one starts or continues its record of a run.
 
-Their packages are imported when a run begins. What is wrong with a login, an address or a name, they say themselves.
+Their packages are imported when a run starts. They report errors such as a wrong login, address or name themselves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from trajtrainer.settings.tracking import MlflowSettings, TrackioSettings, WandbSettings
 from trajtrainer.settings.yaml.document import leaves
 
-# The end of a run waits until a single call of a service takes longer than this. Creating the tables of a new database
-# may take a minute on a slow disk; sending something to a server that does not answer may take forever.
+# At the end of a run, the wait for a service is given up when a single call takes longer than this. Creating the tables
+# of a new database may take a minute on a slow disk; a request to a server that does not answer may take forever.
 STALLED_S = 300.0
 _LONGEST_PARAMETER = 500
 _NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
@@ -25,12 +25,12 @@ _NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A run, as a service sees it.
+    """What a service needs to know about a run.
 
     Attributes:
-        name: its run id.
-        settings: all of them, as plain values.
-        folder: for files of the service.
+        name: the run id.
+        settings: all of the run's settings, as plain values.
+        folder: folder for the service's files.
         results: the results folder.
     """
 
@@ -42,12 +42,12 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a service records of a run. Its functions are called from one thread.
+    """A service's record of a run. Its functions are all called from the same thread.
 
     Attributes:
-        id: in the service.
-        log: sends one summary: behavior, tag -> value, step.
-        finish: sends that the run has ended.
+        id: the service's id of the record.
+        log: sends one summary; called with the behavior, tag -> value, and the step.
+        finish: reports the end of the run.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Record:
 
 
 def wandb_record(own: WandbSettings, run: Tracked, known: str | None) -> Record:
-    """Begin a record in Weights & Biases, or continue ``known``."""
+    """Start a record in Weights & Biases, or continue the record with the id ``known``."""
     import wandb
 
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def wandb_record(own: WandbSettings, run: Tracked, known: str | None) -> Record:
 
 
 def mlflow_record(own: MlflowSettings, run: Tracked, known: str | None) -> Record:
-    """Begin a record in MLflow, or continue ``known``. Without an address, it is in a file in the results folder."""
+    """Start a record in MLflow, or continue ``known``. Without an address, MLflow writes to the results folder."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
     from mlflow.utils.time import get_current_time_millis
@@ -103,7 +103,7 @@ def mlflow_record(own: MlflowSettings, run: Tracked, known: str | None) -> Recor
         parameters = [
             Param(_mlflow_name(key), str(value)[:_LONGEST_PARAMETER]) for key, value in flat(run.settings).items()
         ]
-        for start in range(0, len(parameters), 100):  # MLflow accepts no more at once.
+        for start in range(0, len(parameters), 100):  # MLflow accepts at most 100 per request
             client.log_batch(known, params=parameters[start : start + 100])
     record = known
     client.update_run(record, status="RUNNING")
@@ -117,7 +117,7 @@ def mlflow_record(own: MlflowSettings, run: Tracked, known: str | None) -> Recor
 
 
 def trackio_record(own: TrackioSettings, run: Tracked, known: str | None) -> Record:
-    """Begin a record in Trackio, or continue ``known``."""
+    """Start a record in Trackio, or continue the record with the name ``known``."""
     import trackio
 
     made = trackio.init(
@@ -136,11 +136,11 @@ SERVICES: dict[str, Callable[[Any, Tracked, str | None], Record]] = {
     "mlflow": mlflow_record,
     "trackio": trackio_record,
 }
-"""By the name of their settings, their package and its extra."""
+"""Name -> function that opens a record. The name is also that of the settings, the package and its extra."""
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of nested settings by their paths; lists become text."""
+    """Flatten nested settings to path -> value. Lists become JSON text."""
     plain = bool | int | float | str | None
     return {path: value if isinstance(value, plain) else json.dumps(value) for path, value in leaves(settings)}
 

@@ -1,8 +1,8 @@
-"""Services that track a run in addition to TensorBoard (``tracking`` in the settings), each in a thread of its own.
+"""Services that track a run in addition to TensorBoard (``tracking`` in the settings), each in its own thread.
 
-Training never waits for them: summaries wait in a queue, and a service that fails is left out. Only the end of a run
-waits, as long as a service makes progress. If a service does not have everything by then, that is logged, and the exit
-code shows it.
+Training never waits for them: summaries are queued, and a service that fails is not used again. Only the end of a run
+waits, as long as a service makes progress. If a service still lacks data then, an error is logged and the exit code
+shows it.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from trajtrainer.settings.yaml.convert import to_mapping
 logger = logging.getLogger(__name__)
 
 IDS_NAME = "tracking.json"
-# The number of summaries that may wait. Further ones are dropped, because the service is slower than training.
+# Maximum number of queued summaries. If the service is so much slower than training, further ones are dropped.
 _MOST_WAITING = 10_000
-# The end of a run logs what it waits for after the first time, then each time that the second has passed.
+# At the end of a run, a message says what the run is waiting for: first after _QUIET_S, then every _AGAIN_S.
 _QUIET_S, _AGAIN_S = 2.0, 30.0
-_IDS = threading.Lock()  # several services write into one file
+_IDS = threading.Lock()  # several services write to the same file
 
 
 def check_tracking(settings: RunSettings) -> None:
     """Check that the packages of the services are installed.
 
     Raises:
-        SettingsError: has a line for each one that is not.
+        SettingsError: a package is missing. Has a line for each of them.
     """
     faults = []
     for name in _configured(settings):
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # A mere folder has none. W&B creates one of its name where it runs.
+        if spec is None or spec.origin is None:  # A plain folder has no origin; W&B creates a folder ``wandb``.
             faults.append(
                 f"tracking.{name} needs the package {name}, which is not installed. Install it with: pip install "
                 f"'trajtrainer[{name}]'."
@@ -57,7 +57,7 @@ def check_tracking(settings: RunSettings) -> None:
 
 
 def tracking_writers(settings: RunSettings) -> list[StatsWriter]:
-    """A writer for each service in the settings. A run that only acts has none."""
+    """Create a writer for each service in the settings. A run that does not train has none."""
     checkpoints, folder = settings.checkpoint_settings, RunFolder(settings.checkpoint_settings)
     run = Tracked(checkpoints.run_id, to_mapping(settings), folder.logs, Path(checkpoints.results_dir))
     return [
@@ -67,7 +67,7 @@ def tracking_writers(settings: RunSettings) -> list[StatsWriter]:
 
 
 def _configured(settings: RunSettings) -> dict[str, Any]:
-    """Name -> settings of the services that track the run."""
+    """Return the settings of the services that track the run, by name."""
     if settings.tracking is None or settings.checkpoint_settings.inference:
         return {}
     found = {name: getattr(settings.tracking, name) for name in SERVICES}
@@ -78,13 +78,14 @@ class TrackingWriter(StatsWriter):
     """Sends every summary to a service, from a thread that starts with the first behavior.
 
     Args:
-        name: of the service.
-        begin: begins a new record, or continues the one with the given id.
-        ids: the file that has the ids of the run in all services.
+        name: name of the service.
+        begin: starts a new record, or continues the record with the given id.
+        ids: the file with the run's record ids in all services.
         resume: continue the record with the id in that file.
 
     Attributes:
-        missing: what the service lacks of the run; None while it has everything, or may still get it.
+        missing: describes why the service lacks some of the run's data; None while it has everything or may still get
+            it.
     """
 
     def __init__(self, name: str, begin: Callable[[str | None], Record], ids: Path, *, resume: bool) -> None:
@@ -97,10 +98,10 @@ class TrackingWriter(StatsWriter):
         self._thread: threading.Thread | None = None
         self._lost = 0
         self._doing = "open its store"
-        self._moved_s = 0.0  # when the last call of the service began
+        self._moved_s = 0.0  # when the last call to the service started
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
-        # The service opens while training begins. It gets the settings of the whole run, not of one behavior.
+        # The service starts in parallel with training. It receives the whole run's settings, not those of one behavior.
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"tracking by {self._name}", daemon=True)
             self._thread.start()
@@ -116,7 +117,7 @@ class TrackingWriter(StatsWriter):
         self._waiting.put((category, numbers, step))
 
     def close(self) -> None:
-        """Send what is left, and wait for as long as the service makes progress."""
+        """Send the remaining summaries, and wait as long as the service makes progress."""
         if self._thread is None:
             return
         self._waiting.put(None)
@@ -151,9 +152,9 @@ class TrackingWriter(StatsWriter):
             self._doing = "end the run"
             record.finish()
         except Exception as error:
-            reason = re.sub(r"://[^/@\s]*@", "://...@", f"{type(error).__name__}: {error}")  # without a password
+            reason = re.sub(r"://[^/@\s]*@", "://...@", f"{type(error).__name__}: {error}")  # hide passwords
             self.missing = reason
-            logger.error("%s failed, and is not used any more: %s", self._name, reason)
+            logger.error("%s failed and is no longer used: %s", self._name, reason)
             logger.debug("Traceback of the error:", exc_info=True)
 
 

@@ -1,7 +1,7 @@
-"""The best models of a behavior: ``best.{pt,onnx}``, and with ``keep_best`` above 1 one file per model, named by step.
+"""Keeps a behavior's best models: ``best.{pt,onnx}`` and, if ``keep_best`` is above 1, a numbered pair per model.
 
-Each ``.pt`` is an ordinary checkpoint that also holds the model's record. So files and records cannot contradict each
-other, even if the run is killed in between. ``training_status.json`` repeats the record of the best model.
+Each ``.pt`` file is an ordinary checkpoint that also holds the model's record, so files and records stay consistent
+even if the run is killed during a save. ``training_status.json`` repeats the record of the best model.
 """
 
 from __future__ import annotations
@@ -41,23 +41,25 @@ MEASURES = {
     RATING: "ELO rating",
     TRAINING: "mean return of the summary",
 }
-"""``BestModel.by`` -> the name of the measure wherever it is shown."""
+"""Display name of each measure that ``BestModel.by`` can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestModel:
-    """One of the best models.
+    """The record of one of the best models.
 
     Attributes:
-        reward: the value it is ranked by.
+        steps: the trainer's step at which the model was saved.
+        reward: the value that the model is ranked by.
         by: the source of that value: "evaluation", "training" or "elo".
-        lesson: how many lessons the environment's parameters had completed by then. Returns in training cannot be
-            compared across lessons, so a model from a later lesson counts as better.
-        training: mean return of the newest summary by then; None if unknown.
+        lesson: the number of lessons that the environment parameters had completed at this step. Training returns
+            cannot be compared across lessons, so a model from a later lesson counts as better.
+        training: mean return of the latest summary at this step; None if unknown.
         summary: the step of this summary; None if the run was stopped before its first summary, in which case
-            ``training`` is the mean of all its episodes.
-        evaluation: mean return of the evaluation that it is ranked with. A model that was not evaluated, because the
-            run was stopped, has that of the model which it replaced.
+            ``training`` is the mean over all episodes so far.
+        evaluation: mean return of the evaluation that the model is ranked by. A model that was not evaluated because
+            the run was stopped takes over this value from the best model that it was compared with.
+        creation_time: seconds since 1970.
     """
 
     steps: int
@@ -71,25 +73,25 @@ class BestModel:
 
     @property
     def measure(self) -> str:
-        """What ``reward`` is, in words."""
+        """A description of ``reward`` for the user."""
         if self.by == TRAINING and self.is_before_summaries:
-            return "mean return of all so far"
+            return "mean return of all episodes so far"
         of = f" of step {self.summary}" if self.by == TRAINING and self.summary else ""
         return MEASURES.get(self.by, self.by) + of
 
     @property
     def is_before_summaries(self) -> bool:
-        """Whether ``training`` comes from a run that was stopped before its first summary."""
+        """True if ``training`` comes from a run that was stopped before its first summary."""
         return self.training is not None and self.summary is None
 
     @classmethod
     def of_checkpoint(cls, state: State) -> BestModel | None:
-        """The record in a checkpoint; None if there is none, or it is damaged."""
+        """Return the record in a checkpoint, or None if the checkpoint has no record or a damaged one."""
         extra = state.get(EXTRA)
         plain = extra.get(_RECORD) if isinstance(extra, Mapping) else None
         if not isinstance(plain, Mapping):
             return None
-        # Records written by 0.1.0 have the reward only.
+        # Records written by version 0.1.0 have no "evaluation", only the reward.
         given = {"evaluation": plain.get("reward") if plain.get("by") == EVALUATION else None, **plain}
         try:
             return cls(**{name: kind(given[name]) for name, kind in _TYPES.items() if given.get(name) is not None})
@@ -100,8 +102,8 @@ class BestModel:
 class BestModels:
     """Keeps the best models of one behavior.
 
-    Models that were measured by something other than ``by`` rank below all others. Without ``writes`` (``--inference``)
-    no models are kept.
+    Models that were not measured by ``by`` rank below all others. If ``writes`` is False (``--inference``), no models
+    are kept.
     """
 
     def __init__(
@@ -112,18 +114,18 @@ class BestModels:
         self._keep = keep if writes else 0
         self.by = by
         self._models: list[BestModel] = []
-        self._unwritten: dict[int, State] = {}  # steps -> the state
+        self._unwritten: dict[int, State] = {}  # step -> content of the checkpoint
 
     @property
     def best(self) -> BestModel | None:
-        """The best model; None before the first."""
+        """The best model; None if there is no model yet."""
         return self._models[0] if self._models else None
 
     def offer(self, model: BestModel, state: Callable[[], State]) -> bool:
-        """Keep a model if it is among the best. Returns whether it is the best.
+        """Keep a model if it is among the best, and return whether it is now the best.
 
-        The next ``write`` saves it. ``state`` returns the content of a checkpoint that will not change any more; it is
-        called only if the model is kept.
+        The next call of ``write`` saves it. ``state`` is called only if the model is kept. It must return checkpoint
+        content that does not change afterwards.
         """
         same = next((each for each in self._models if each.steps == model.steps), None)
         is_measured_now = same is not None and same.by != self.by == model.by
@@ -139,12 +141,12 @@ class BestModels:
         return kept[0] is model
 
     def _rank(self, model: BestModel) -> tuple[bool, float, float, float, float, int]:
-        """The key by which models are sorted, the higher the better.
+        """Return the sort key of a model; higher is better.
 
-        All evaluations are of the same task, whatever the lesson of the training. The lesson then only decides whether
-        returns in training can be compared.
+        Evaluations always run the same task, whatever the lesson in training, so their returns are compared first.
+        Between equal evaluations the lesson decides, because training returns are comparable only within a lesson.
         """
-        # Before the first summary there are few episodes, so a model that was lucky would remain the best forever.
+        # Before the first summary there are only a few episodes, so a lucky model could stay the best forever.
         is_measured = model.by == self.by and not (model.by == TRAINING and model.is_before_summaries)
         reward = model.reward
         if self.by == EVALUATION and model.evaluation is not None:
@@ -156,12 +158,12 @@ class BestModels:
     def write(self, *, saves_status: bool = True) -> None:
         """Save the models that were added since the last call. A failure is logged, and the next call tries again.
 
-        ``saves_status`` is False if the caller is about to save the status itself.
+        Pass ``saves_status=False`` if the caller is about to save the status itself.
         """
         if not self._unwritten:
             return
         try:
-            for model in reversed(self._models):  # the best last, so that its predecessor stays until then
+            for model in reversed(self._models):  # the best last, so that the previous best stays until then
                 if model.steps in self._unwritten:
                     self._write_model(model, self._unwritten[model.steps])
             atomic.sync_folder(self.folder.path)
@@ -193,7 +195,7 @@ class BestModels:
             self._status.save()
 
     def _write_model(self, model: BestModel, state: State) -> None:
-        # Late: both import onnx, which is slow.
+        # Imported late, because both import onnx, which is slow.
         from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
         from trajtrainer.policies.onnx.export import export_policy
 
@@ -209,12 +211,12 @@ class BestModels:
                 export = partial(export_policy, policy.actor, policy.spec, synced=False)
                 atomic.write_with(exported, export, syncs_folder=False)
             except TrajtrainerError as error:
-                # The file that is there belongs to another model.
+                # An existing .onnx file is the export of another model.
                 exported.unlink(missing_ok=True)
                 logger.error("The best model %s could not be exported: %s", path, first_line(error))
 
     def restore(self) -> None:
-        """Read the models of the run from their files, and finish what a kill interrupted."""
+        """Read the run's best models from their files, and complete a save that was interrupted by a kill."""
         if not self._keep:
             return
         folder = self.folder
@@ -230,7 +232,7 @@ class BestModels:
 
 
 def _read(path: Path) -> tuple[BestModel, State] | None:
-    """The model in a file; None if the file is missing or damaged, or has no record."""
+    """Return the model in a file, or None if the file is missing or damaged, or has no record."""
     if not path.is_file():
         return None
     try:

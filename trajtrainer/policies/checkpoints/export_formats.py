@@ -1,4 +1,4 @@
-"""Registry of what ``trajtrainer export --to`` writes."""
+"""Registry of the formats that ``trajtrainer export --to`` can write."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from trajtrainer.core.plugins import Reference, Registry
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """A format of exported policies.
+    """A format for exported policies.
 
     Attributes:
-        suffix: of its files.
-        write: called with the ``Actor``, its ``BehaviorSpec``, the path and an ``Origin``, and with the values of its
-            flags that are given, by name; writes one policy.
-        flags: options of the command that only this format takes -> arguments of ``ArgumentParser.add_argument``.
+        suffix: suffix of the exported files.
+        write: function that writes one policy. It is called with the ``Actor``, its ``BehaviorSpec``, the path and an
+            ``Origin``, and with each given flag as a keyword argument.
+        flags: command-line options that only this format accepts, each with its arguments for
+            ``ArgumentParser.add_argument``.
     """
 
     suffix: str
@@ -43,4 +44,4 @@ EXPORT_FORMATS: Registry[ExportFormat] = Registry(
         "godot-onnx": "trajtrainer.plugins.godot.export:ROW",
     },
 )
-"""Value of ``--to`` -> format."""
+"""The export formats, by their name in ``--to``."""

@@ -1,4 +1,4 @@
-"""Reads checkpoint files, ours and ML-Agents', and survives hostile and damaged ones."""
+"""Safely reads checkpoint files of trajtrainer and ML-Agents, even if they are damaged or malicious."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, STEP, STEP_
 
 Checkpoint = dict[str, Any]
 
-# torch does not compress its files. A file that was compressed later is accepted, unless it is a decompression bomb.
+# torch does not compress its files. A file that was compressed afterwards is accepted unless it is a zip bomb.
 _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
 _LARGEST_DIRECTORY = 2**24  # with snapshots of self-play, there may be tens of thousands of tensors
-# The pickle in a torch file that describes its tensors, and is slow to read. torch does not compress it either.
+# The pickle in a torch file that describes the tensors. It is slow to read, and torch does not compress it either.
 _DESCRIPTION = "data.pkl"
 _ALWAYS_ALLOWED_DESCRIPTION = 2**20
-# ML-Agents' normalizer overflows; what it has learned from other sensors is still good.
+# ML-Agents' normalizer can overflow. Infinite variances are clamped, because the other statistics are still usable.
 _VARIANCE = str(Normalizer.mlagents_names["variance"])
 
 
 class NoCheckpointError(ValueError):
-    """A file that loads, but is not the checkpoint of a trainer."""
+    """Raised for a file that can be loaded but is not a usable checkpoint."""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a ``.pt`` file, ours or ML-Agents'. Code in it is never run; tensors are loaded to the CPU.
+    """Read a ``.pt`` file written by trajtrainer or ML-Agents. Tensors are loaded to the CPU; code in it is never run.
 
     Raises:
-        CheckpointError: it is missing, unreadable, damaged or not a checkpoint, or holds objects other than tensors and
-            plain data.
+        CheckpointError: the file is missing, unreadable, damaged or not a checkpoint, or it holds objects other than
+            tensors and plain data.
     """
     try:
         file = open_regular(path)
@@ -53,18 +53,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from error
     try:
         with file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns about pickles of other programs; they are refused below
+            warnings.simplefilter("ignore")  # torch warns about pickles it did not write; they are refused below
             return load_checkpoint(file)
     except NoCheckpointError as error:
         raise CheckpointError(f"The file {path} is not a usable checkpoint: {shortened(str(error))}.") from error
     except pickle.UnpicklingError as error:
-        # Only torch's line about what it found: the other lines explain how to load the file unsafely.
+        # Show only the line in which torch names the object. The other lines explain how to load the file unsafely.
         found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
         raise CheckpointError(
             f"The checkpoint {path} was refused: it is not a checkpoint, or it holds objects other than tensors and "
             f"plain data, which could run code. No code in it was run. ({found[0] if found else type(error).__name__})"
         ) from error
-    except Exception as error:  # damaged files make the zip reader and the unpickler raise anything
+    except Exception as error:  # damaged files can make the zip reader and the unpickler raise any exception
         raise CheckpointError(
             f"The checkpoint {path} cannot be loaded: it is truncated, damaged or not a checkpoint. No code in it was "
             f"run. Use another checkpoint of the run. ({first_line(error)})"
@@ -72,11 +72,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_checkpoint(source: IO[bytes]) -> Checkpoint:
-    """Load the content of a checkpoint from an open file; ``read_checkpoint`` explains failures to the user.
+    """Load a checkpoint from an open file. Errors are raw; ``read_checkpoint`` turns them into messages for the user.
 
     Raises:
-        NoCheckpointError: it loads, but is not a checkpoint.
-        Exception: it does not load; the type depends on what is wrong.
+        NoCheckpointError: the file loads but is not a usable checkpoint.
+        Exception: the file does not load. The type depends on the cause.
     """
     content = load_tensors(source)
     if not isinstance(content, dict):
@@ -87,7 +87,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     try:
         step = int(content[STEP][STEP_ENTRY])
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
-        step = 0  # code that needs the step reports that it is missing
+        step = 0  # code that needs the step reports a missing one
     if not 0 <= step <= LARGEST_COUNT:
         raise NoCheckpointError(f"its step is {step}, expected 0 to {LARGEST_COUNT}")
     check_entries(content)
@@ -99,32 +99,32 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
 
 
 def check_entries(content: Checkpoint) -> None:
-    """Reject a checkpoint whose tensors are not what they seem, or from which training could not continue.
+    """Check all tensors and numbers of a checkpoint; see ``check_tensors``. Learned values must be finite.
 
     Raises:
-        NoCheckpointError: it has such a tensor.
+        NoCheckpointError: a tensor or number is malformed, or training could not continue with it.
     """
     for name, entry in content.items():
         check_tensors(entry, set(), finite=name != EXTRA, counts=True, name=name)
 
 
 def load_tensors(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -> Any:
-    """Load what ``torch.save`` wrote: tensors and plain data only; see ``check_size``.
+    """Load a file written by ``torch.save``, with tensors and plain data only; see also ``check_size``.
 
     Raises:
-        NoCheckpointError: it is made to fill the memory, or to keep the computer busy.
-        Exception: it does not load; the type depends on what is wrong.
+        NoCheckpointError: the file would fill the memory, or take very long to load.
+        Exception: the file does not load. The type depends on the cause.
     """
     size = check_size(source, largest_directory)
     content = torch.load(source, map_location="cpu", weights_only=True)
     claimed = _claimed_bytes(content, set())
     if claimed > max(_MAX_EXPANSION * size, _ALWAYS_ALLOWED_BYTES):
-        raise NoCheckpointError(f"it repeats a few numbers: {size:,} bytes, as tensors of {claimed:,} bytes in all")
+        raise NoCheckpointError(f"it repeats a few numbers: {size:,} bytes for tensors of {claimed:,} bytes in total")
     return content
 
 
 def _claimed_bytes(value: object, seen: set[int]) -> int:
-    """What all tensors of a structure would take if none shared its memory with another, as tied layers do."""
+    """Return the total size of the tensors in a structure, as if none shared memory (as tied layers do)."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if not isinstance(value, dict | list | tuple | set) or id(value) in seen:
@@ -140,7 +140,7 @@ def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -
         The size of the file.
 
     Raises:
-        NoCheckpointError: it does.
+        NoCheckpointError: the archive is rejected.
     """
     start = source.tell()
     size = source.seek(0, os.SEEK_END)
@@ -149,7 +149,7 @@ def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -
             entries = archive.infolist()
     except LargeDirectoryError as error:
         raise NoCheckpointError(str(error)) from error
-    except (zipfile.BadZipFile, ValueError, OSError):  # an older format, or damage that torch will name
+    except (zipfile.BadZipFile, ValueError, OSError):  # an older format, or damage that torch will report
         return size
     finally:
         source.seek(start)
@@ -158,22 +158,26 @@ def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, far more than a checkpoint would")
     described = max((entry.file_size for entry in entries if entry.filename.endswith(_DESCRIPTION)), default=0)
     if described > max(size, _ALWAYS_ALLOWED_DESCRIPTION):
-        raise NoCheckpointError(f"the description of its tensors has {described:,} bytes, the whole file {size:,}")
+        raise NoCheckpointError(f"the description of its tensors has {described:,} bytes, the whole file only {size:,}")
     return size
 
 
 def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool = False, name: str = "") -> None:
-    """Reject tensors that are not what they seem; with ``finite``, NaN and (except in variances) infinity as well.
+    """Reject malformed tensors and, with ``finite``, tensors with NaN or (except in variances) infinite values.
 
-    With ``counts``, whole numbers are counts and steps, and are refused if they are too large for that.
+    A few bytes can describe a tensor that fills the memory as soon as it is copied, or a tensor without any data.
 
-    A few bytes can describe a tensor that fills the memory as soon as it is copied, or one without any numbers. A
-    structure that holds another one twice, which in turn holds another one twice, and so on, has exponentially many
-    paths, so objects in ``seen`` are not checked again.
+    Args:
+        value: a tensor, a number or a nested structure.
+        seen: ids of the containers that were already checked. They are skipped: if each level of a structure refers to
+            the next level twice, the number of paths is exponential.
+        finite: whether to reject NaN and infinity.
+        counts: whether integers are counts and steps, and must be within their range.
+        name: path of the value within the checkpoint.
 
     Raises:
-        NoCheckpointError: there is such a tensor or number.
-        RecursionError: a structure that holds itself.
+        NoCheckpointError: a tensor or number is rejected.
+        RecursionError: a structure contains itself.
     """
     if id(value) in seen:
         return

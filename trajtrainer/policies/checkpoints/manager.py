@@ -1,9 +1,9 @@
-"""Saves and loads a behavior's checkpoints, and its replay, so that a kill at any moment leaves a run that can resume.
+"""Saves and loads a behavior's checkpoints, so that a run can be resumed after a kill at any moment.
 
 A save writes these files in this order, each of them atomically: ``checkpoint.pt`` (so that it is always the newest
 state), ``<B>-<step>.pt``, ``<B>-<step>.onnx``. Then it removes the checkpoints beyond ``keep_checkpoints`` and writes
-``training_status.json``. After a kill in between, the status lists files that are gone and lacks one that exists: the
-next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is written after the checkpoint, in a thread.
+``training_status.json``. After a kill in between, the status may list files that are gone and miss one that exists;
+the next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is written after the checkpoint, in a thread.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 State = Mapping[str, Any]
 Export = Callable[[Path], object]
-"""Exports the policy as ONNX to this path. If it fails, that is logged and the ``.pt`` is kept."""
+"""Function that exports the policy as ONNX to a path. If it fails, the error is logged and the ``.pt`` is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """The content of a checkpoint, and its file."""
+    """A checkpoint's file and content."""
 
     path: Path
     state: dict[str, Any]
 
 
 class CheckpointManager:
-    """Saves the checkpoints of one behavior, keeps the newest ``keep`` of them (0: all), and finds the one to resume.
+    """Saves one behavior's checkpoints, keeps the newest ``keep`` (0: all), and finds the one to resume from.
 
-    Without ``writes`` (``--inference``), ``save`` and ``save_final`` do nothing.
+    If ``writes`` is False (``--inference``), ``save`` and ``save_final`` do nothing.
     """
 
     def __init__(self, folder: BehaviorFolder, status: TrainingStatus, keep: int, *, writes: bool = True) -> None:
@@ -59,15 +59,22 @@ class CheckpointManager:
 
     @property
     def records(self) -> list[CheckpointRecord]:
-        """The checkpoints that are kept, oldest first."""
+        """The records of the kept checkpoints, oldest first."""
         return list(self._records)
 
     def save(self, step: int, reward: float | None, state: State, export: Export) -> bool:
-        """Save a checkpoint and remove the oldest beyond ``keep``.
+        """Save a checkpoint and remove the oldest ones beyond ``keep``.
 
-        Returns False if it could not be written (full disk) or would not load again. That is logged, and older
-        checkpoints stay as they are. ``reward`` is the mean return of the episodes since the last policy update, None
-        or NaN without any; ``state`` has only tensors and plain data, since ``read_checkpoint`` accepts nothing else.
+        Args:
+            step: the trainer's step.
+            reward: mean return of the episodes since the last policy update; None or NaN if there were none.
+            state: content of the checkpoint. It may hold only tensors and plain data, since ``read_checkpoint``
+                rejects everything else.
+            export: exports the policy.
+
+        Returns:
+            False if the checkpoint could not be written (for example, because the disk is full) or would not load
+            again. This is logged, and older checkpoints stay as they are.
         """
         if not self._writes:
             return True
@@ -84,7 +91,7 @@ class CheckpointManager:
         """Save the last checkpoint of a run, and copy its policy to ``<Behavior>.onnx``. Arguments as for ``save``.
 
         Raises:
-            CheckpointError: it could not be written. Older checkpoints stay as they are.
+            CheckpointError: the checkpoint could not be written. Older checkpoints stay as they are.
         """
         if not self._writes:
             return
@@ -96,7 +103,7 @@ class CheckpointManager:
                         atomic.write_bytes(self.folder.exported, exported.read_bytes())
                     logger.info("Copied %s to %s.", exported, self.folder.exported)
             except CheckpointError:
-                self._update_status(None)  # The numbered checkpoint was written.
+                self._update_status(None)  # the numbered checkpoint was written
                 raise
             self._update_status(record)
         except CheckpointError as error:
@@ -109,21 +116,21 @@ class CheckpointManager:
 
     @property
     def _newest(self) -> str:
-        """What is left if a checkpoint cannot be saved."""
+        """A sentence on the newest checkpoint, for the error when a save fails."""
         if not self._records:
             return "There is no earlier checkpoint."
-        return f"The newest checkpoint is that of step {self._records[-1].steps}, from which --resume continues."
+        return f"The newest checkpoint is from step {self._records[-1].steps}; --resume continues from it."
 
     def _save(
         self, step: int, reward: float | None, state: State, export: Export
     ) -> tuple[CheckpointRecord, Path | None]:
-        """Save a checkpoint. Returns its record, and the exported policy if the export succeeded."""
+        """Save a checkpoint. Return its record, and the path of the exported policy if the export succeeded."""
         data = self._serialized(state)
         latest, numbered = self.folder.checkpoint, self.folder.numbered(step, ".pt")
         refusal: OSError | None = None
         try:
             atomic.write_bytes(latest, data, syncs_folder=False)
-        except OSError as error:  # Another program may have just this file open.
+        except OSError as error:  # another program may have this particular file open
             refusal = error
         with _writing(numbered):
             atomic.write_bytes(numbered, data, syncs_folder=False)
@@ -143,8 +150,8 @@ class CheckpointManager:
         atomic.sync_folder(self.folder.path)
         record = CheckpointRecord(step, finite_or_none(reward), time.time())
         records = [known for known in self._records if known.steps != step] + [record]
-        # The oldest are removed before they leave the status, so that a kill in between leaves no unlisted file. A file
-        # that cannot be removed stays listed, and the next checkpoint tries again.
+        # The oldest checkpoints are deleted before they are removed from the status, so that a kill in between leaves
+        # no unlisted file. A checkpoint that cannot be deleted stays listed, and the next save tries again.
         surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
         self._records = [old for old in records[:surplus] if not self._remove(old)] + records[surplus:]
         return record, exported if is_exported else None
@@ -154,7 +161,7 @@ class CheckpointManager:
         try:
             check_entries(dict(state))
             torch.save(dict(state), buffer)
-            if not self._verified:  # Once per run is enough, because the types in it do not change.
+            if not self._verified:  # once per run is enough, because the types in the state do not change
                 buffer.seek(0)
                 load_checkpoint(buffer)
                 self._verified = True
@@ -184,10 +191,10 @@ class CheckpointManager:
         self._status.save()
 
     def resume(self) -> LoadedCheckpoint | None:
-        """Load the newest checkpoint that can be loaded, and restore the list of those that are kept.
+        """Load the newest usable checkpoint, and restore the list of kept checkpoints.
 
-        ``checkpoint.pt`` counts as the newest. If it is missing, damaged or could not be replaced, the numbered ones
-        are tried, newest first, with a warning each. None if the run ended before its first checkpoint.
+        ``checkpoint.pt`` counts as the newest. If it is missing, damaged or outdated, the numbered checkpoints are
+        tried, newest first, and a warning is logged. Returns None if the run ended before its first checkpoint.
 
         Raises:
             CheckpointError: there are checkpoints, but none can be loaded.
@@ -212,7 +219,7 @@ class CheckpointManager:
             if path != folder.checkpoint:
                 logger.warning("Falling back to the checkpoint %s.", path)
             elif self._is_outdated(loaded):
-                logger.warning("%s is older than the numbered checkpoints: it could not be replaced.", path)
+                logger.warning("%s is older than the numbered checkpoints, because it could not be replaced.", path)
                 older = loaded
                 continue
             return loaded
@@ -228,7 +235,7 @@ class CheckpointManager:
         return None
 
     def _listed_and_found(self) -> list[CheckpointRecord]:
-        """The listed checkpoints that exist, and those that a killed run saved without listing them."""
+        """Return the listed checkpoints that exist, and those that a killed run saved but did not list."""
         folder = self.folder
         found = [
             CheckpointRecord(step, None, folder.numbered(step, ".pt").stat().st_mtime)
@@ -240,14 +247,17 @@ class CheckpointManager:
         records = list({record.steps: record for record in listed}.values())
         if records:
             newest = records[-1]
-            # Older files belong to an earlier run: ML-Agents' --force leaves them in place.
+            # Older files are from an earlier run: ML-Agents' --force leaves them in place.
             unlisted = (record for record in found if record.steps > newest.steps)
             records += [record for record in unlisted if record.creation_time >= newest.creation_time]
         suffixes = (".pt", ".onnx")
         return [each for each in records if any(folder.numbered(each.steps, suffix).exists() for suffix in suffixes)]
 
     def _is_outdated(self, loaded: LoadedCheckpoint) -> bool:
-        """Whether a later step was saved after it. A file that a user put there, to go back to it, is younger."""
+        """Return whether a later step was saved after ``checkpoint.pt``.
+
+        An old checkpoint that a user copied there to go back to it has a newer modification time, and is not outdated.
+        """
         if not self._records:
             return False
         latest = self._records[-1].steps
@@ -255,7 +265,7 @@ class CheckpointManager:
             if int(loaded.state[STEP][STEP_ENTRY]) >= latest:
                 return False
             return loaded.path.stat().st_mtime_ns < self.folder.numbered(latest, ".pt").stat().st_mtime_ns
-        except (OSError, KeyError, TypeError, ValueError):  # Restoring the state reports what is wrong with it.
+        except (OSError, KeyError, TypeError, ValueError):  # restoring the state will report the problem
             return False
 
 

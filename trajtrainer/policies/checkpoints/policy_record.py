@@ -1,4 +1,4 @@
-"""What our checkpoints say about their policy, so that an export needs nothing else."""
+"""The description of a policy in our checkpoints, so that an export needs no other files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
 
 RECORD = "policy"
-"""The entry of our ``extra`` that holds a ``PolicyRecord``."""
+"""Key of the ``PolicyRecord`` in our ``extra`` entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """The description of a policy, which our checkpoints hold next to its weights so that an export needs nothing else.
+    """The description of a policy that our checkpoints store next to its weights.
 
-    ``behavior`` is the name without the team. ``tanh_squash`` is None in older checkpoints, where only the continuous
-    actions of SAC are squashed. A ``student`` acts for agents that have more sensors than ``spec``, and finds its own
-    by name.
+    Attributes:
+        behavior: name of the behavior, without the team.
+        trainer_type: the trainer that trained the policy.
+        spec: the policy's observations and actions.
+        network: settings of the actor's network.
+        tanh_squash: whether continuous actions are squashed with tanh. It is None in older checkpoints, where only SAC
+            does this.
+        student: whether the policy is a student, which acts for agents that may have more sensors than ``spec`` and
+            selects its own sensors by name.
+        batch_norm: whether the actor uses batch normalization.
     """
 
     behavior: str
@@ -37,7 +44,7 @@ class PolicyRecord:
     batch_norm: bool = False
 
     def to_plain(self) -> dict[str, Any]:
-        """The plain data that ``read_record`` reads."""
+        """Return the record as plain data, which ``read_record`` reads."""
         settings = trainer_mapping(TrainerSettings(network_settings=self.network))
         return {
             "behavior": self.behavior,
@@ -51,7 +58,7 @@ class PolicyRecord:
 
 
 def checkpoint_of_policy(actor: Actor, record: PolicyRecord, step: int) -> dict[str, Any]:
-    """The content of a ``checkpoint.pt`` that has a policy and nothing else: neither critic nor optimizers."""
+    """Return the content of a ``checkpoint.pt`` that holds only a policy, without critic and optimizers."""
     return to_mlagents(
         {
             "step": step,
@@ -65,10 +72,10 @@ def checkpoint_of_policy(actor: Actor, record: PolicyRecord, step: int) -> dict[
 
 
 def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
-    """The record in a checkpoint of ours; None in other checkpoints.
+    """Return the record in a checkpoint, or None if the checkpoint has no record (ML-Agents writes none).
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the record is damaged.
     """
     extra = checkpoint.get(EXTRA)
     if not isinstance(extra, Mapping) or RECORD not in extra:

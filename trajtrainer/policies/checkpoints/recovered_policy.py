@@ -1,4 +1,4 @@
-"""Recovers the policy of any checkpoint, ours or ML-Agents', with everything that an export needs."""
+"""Recovers the policy of a checkpoint, from trajtrainer or ML-Agents, with everything that an export needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPolicy:
-    """A policy with the weights of a checkpoint. ``origin`` completes the sentence "observations ..."."""
+    """A policy with the weights of a checkpoint. ``origin`` says where ``spec`` is from: "observations <origin>"."""
 
     actor: Actor
     spec: BehaviorSpec
@@ -37,13 +37,15 @@ def recover_policy(
     """Recover the policy of a checkpoint.
 
     Args:
-        checkpoint: as from ``read_checkpoint``.
+        checkpoint: as returned by ``read_checkpoint``.
         source: the name of the file, for messages.
-        models: exported models of the same run, the most similar first; read only for checkpoints without a record.
-        sensors: what the agents observe, if the user has given it; it takes precedence over everything else.
+        models: exported models of the same run, the most similar first. They are read only for checkpoints without a
+            record.
+        sensors: the agents' observations, if the user has given them. They take precedence over other sources.
 
     Raises:
-        CheckpointError: it has no policy, or what its agents observe is unknown; the message says what is missing.
+        CheckpointError: the checkpoint has no policy, or its observations are unknown. The message says what is
+            missing.
     """
     record = read_record(checkpoint, source)
     if sensors:
@@ -95,10 +97,10 @@ def _choose(
     source: str,
     model: Path | None = None,
 ) -> RecoveredPolicy | None:
-    """The policy that observes these shapes; None if none fits, or several do.
+    """Return the policy with these observation shapes, or None if no policy fits or several do.
 
-    The weights decide which of the shapes are goals; if they cannot, the actions of ``model`` do, if it is of the same
-    step.
+    The weights usually determine which observations are goals. If they do not, the policy that acts like ``model`` is
+    chosen. This works only if the model was exported at the same step.
     """
     fitting = []
     for spec in description.possible_specs(found, shapes):
@@ -111,17 +113,17 @@ def _choose(
 
 
 def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
-    # Late: they are slow to import, and a run does not need them.
+    # Imported late, because these modules are slow to load and not needed during a run.
     import onnx
 
     from trajtrainer.policies.onnx.export import check_parity
     from trajtrainer.policies.onnx.inspect import inspect_model
 
-    if not inspect_model(model).loads:  # the model may be damaged or hostile
+    if not inspect_model(model).loads:  # the model may be damaged or malicious
         return False
     try:
         check_parity(onnx.load(str(model), load_external_data=False), policy.actor, policy.spec, limited=True)
-    except Exception:  # It acts differently, or the evaluator fails, with an error that depends on the operator.
+    except Exception:  # the model acts differently, or the evaluator fails with an error that depends on the operator
         return False
     return True
 
@@ -135,12 +137,13 @@ def load_actor(
     batch_norm: bool = False,
     source: str = "The checkpoint",
 ) -> Actor:
-    """Load the policy of a checkpoint in ML-Agents' layout. No random generator is changed.
+    """Load the policy of a checkpoint in ML-Agents' layout, without changing the state of any random generator.
 
-    By default ``network`` is inferred from the weights, and the continuous actions of SAC are squashed.
+    By default, ``network`` is inferred from the weights, and continuous actions are squashed only for SAC.
 
     Raises:
-        CheckpointError: it is not a policy in this layout, or its agents have other observations or actions.
+        CheckpointError: the checkpoint has no policy in this layout, or its observations or actions differ from
+            ``spec``.
     """
     found = description.describe(checkpoint)
     wanted = (int(spec.action_spec.continuous_size), tuple(spec.action_spec.discrete_branches))
@@ -158,7 +161,7 @@ def load_actor(
         try:
             actor = Actor(spec, settings, conditional_sigma=conditional, tanh_squash=squash, batch_norm=batch_norm)
         except (UnsupportedError, RuntimeError) as error:
-            raise CheckpointError(f"{source} does not fit these observations. {error}") from error
+            raise CheckpointError(f"{source} does not match these observations. {error}") from error
         weights, reader = actor.state_dict(), Reader(checkpoint)
         for entry in module_entries("actor", mlagents_keys(actor), NetworkPlace(POLICY)):
             value = reader.value(entry, weights[entry.ours])
@@ -166,13 +169,13 @@ def load_actor(
                 weights[entry.ours] = value
         return actor, weights, reader.differences()
 
-    # First without memory for the weights: a damaged or hostile file may describe a network of any size.
+    # First without allocating the weights: a damaged or malicious file may describe a network of any size.
     with torch.device("meta"):
         differences = filled()[2]
     if differences:
         raise CheckpointError(
-            f"{source} is the policy of agents with other observations: its first layer takes {found.encoding_size} "
-            f"numbers, {found.plain_vector_size} of them from vectors that are not normalized. {differences}."
+            f"{source} is a policy for agents with other observations: its first layer has {found.encoding_size} "
+            f"inputs, of which {found.plain_vector_size} are from vectors without normalization. {differences}."
         )
     with seeded(0):
         actor, weights, _ = filled()

@@ -1,4 +1,4 @@
-"""The saved experience of a behavior, which the settings may ask for (``save_replay_buffer``)."""
+"""Saves a behavior's replay to a file, if the setting ``save_replay_buffer`` is on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "last_replay_buffer.npz"
 
 
 class ReplayFile:
-    """The saved experience of one behavior, in its folder."""
+    """The file with one behavior's replay, in the behavior's folder."""
 
     def __init__(self, replay: Replay, folder: Path, behavior: str) -> None:
         self.path = folder / NAME
@@ -29,7 +29,7 @@ class ReplayFile:
         self._publishing: threading.Thread | None = None
 
     def save(self) -> None:
-        """Write the experience. A failure (full disk) is logged; the previous file stays and training continues."""
+        """Write the replay. A failure, such as a full disk, is logged, and the old file stays."""
         self.finish()
         with self._logging_failure():
             temporary = atomic.write_apart(self.path, lambda apart: npz.write_replay(self._replay, apart))
@@ -51,13 +51,13 @@ class ReplayFile:
             logger.error("The replay could not be saved to %s: %s. Training continues.", self.path, reason)
 
     def finish(self) -> None:
-        """Wait until the saved experience is on the disk."""
+        """Wait until the replay is written to disk."""
         if self._publishing is not None:
             self._publishing.join()
             self._publishing = None
 
     def load(self) -> None:
-        """Load the experience of a resumed run. If the file cannot be used, warn and start without experience."""
+        """Load the replay of a resumed run. If the file is unusable, log a warning and start with an empty replay."""
         try:
             npz.read_replay(self._replay, self.path)
         except CheckpointError as error:
@@ -67,6 +67,6 @@ class ReplayFile:
 
 
 def replay_file_of(trainer: BehaviorTrainer, folder: Path) -> ReplayFile | None:
-    """The replay file of a trainer whose settings ask for one; None otherwise."""
+    """Return the replay file of a trainer, or None if its settings do not request one."""
     replay = trainer.algorithm.saved_replay
     return None if replay is None else ReplayFile(replay, folder, trainer.context.behavior)

@@ -1,4 +1,4 @@
-"""Finds and exports the policies of saved checkpoints: of a run, of a behavior's folder, or of a single file."""
+"""Finds and exports the policies of saved checkpoints: in a run, a behavior's folder, or a single file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUFFIX = ".onnx"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a policy comes from. ``run`` is None for a checkpoint outside of the folder of a run."""
+    """The origin of a policy. ``run`` is None for a checkpoint outside a run folder."""
 
     behavior: str
     run: str | None
@@ -35,7 +35,7 @@ class Origin:
 
 
 Writer = Callable[[Actor, BehaviorSpec, Path, Origin], None]
-"""Writes a policy to a file, as ONNX or source code."""
+"""Function that writes a policy to a file, as ONNX or source code."""
 
 
 def write_onnx(
@@ -55,8 +55,10 @@ class SavedPolicy:
     """A checkpoint to export.
 
     Attributes:
-        exported: the default path of its ``.onnx``.
-        models: exported models of the same run that may exist, the most similar first.
+        name: name of the behavior's folder.
+        checkpoint: path of the checkpoint.
+        exported: the default path for the exported ``.onnx`` file.
+        models: paths of exported models from the same run, the most similar first. They may not exist.
     """
 
     name: str
@@ -75,21 +77,21 @@ def export_saved(
     suffix: str = _SUFFIX,
     output: Path | None = None,
 ) -> list[Path]:
-    """Export the policies of one or more checkpoints, and return the files that were written.
+    """Export the policies of one or more checkpoints, and return the paths of the written files.
 
     Args:
-        target: a checkpoint, a behavior's folder, a run's folder, or a run id. ``@best`` after a folder or id selects
+        target: a checkpoint, a behavior's folder, a run folder, or a run id. ``@best`` after a folder or id selects
             the best checkpoint instead of the newest.
         results: the folder in which run ids are looked up.
         behavior: export only this behavior of a run.
-        sensors: what the agents observe, for checkpoints that do not say so.
+        sensors: the agents' observations, for checkpoints that do not describe them.
         write: writes a single policy.
-        suffix: of the files.
-        output: the file to write, or a folder. By default ``<Behavior>`` and the suffix in the run's folder; for a
-            single checkpoint, the same name with this suffix.
+        suffix: suffix of the exported files.
+        output: the file to write, or a folder. By default, a run's policies are written to ``<Behavior>`` with the
+            suffix in the run folder, and a single checkpoint is exported next to itself with the suffix changed.
 
     Raises:
-        CheckpointError: there is nothing to export, or a checkpoint cannot be read or does not say enough.
+        CheckpointError: there is nothing to export, or a checkpoint cannot be read or lacks needed information.
         ExportError: a policy cannot be exported or written.
     """
     if target.suffix == _SUFFIX and look_up(target, results).is_file():
@@ -128,10 +130,10 @@ def export_saved(
 
 
 def find_policies(target: Path, results: Path, behavior: str | None) -> list[SavedPolicy]:
-    """The checkpoints that a ``target`` refers to (as for ``export_saved``), at least one.
+    """Return the checkpoints that ``target`` refers to (see ``export_saved``), at least one.
 
     Raises:
-        CheckpointError: there are none, or none of this behavior.
+        CheckpointError: there is no checkpoint, or none of this behavior.
     """
     word = target
     target = look_up(word, results)
@@ -147,7 +149,7 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
             f"of a run, or a run id (with --results-dir if the runs are elsewhere). {tried(word, results)}"
         )
     own = _of_folder(target, best=best)
-    # Only the folder of a run, which has no checkpoints itself, is searched for behaviors.
+    # A folder without checkpoints of its own is a run folder, which is searched for behaviors.
     folders = [] if own is not None else [path for path in sorted(target.iterdir()) if path.is_dir()]
     policies = [own, *(_of_folder(path, best=best) for path in folders)]
     found = {policy.name: policy for policy in policies if policy is not None}
@@ -168,13 +170,13 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
 
 
 def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedPolicy]]]:
-    """All numbered checkpoints of a run or of one of its behaviors, as (step, policies of that step).
+    """Return all numbered checkpoints of a run or of one of its behaviors, as (step, policies at that step).
 
-    Each behavior counts its own steps. The steps here are those of the first behavior by name, each with the nearest
-    checkpoints of the others.
+    Each behavior counts its own steps. The steps returned are those of the first behavior in alphabetical order; the
+    other behaviors contribute their nearest checkpoints.
 
     Raises:
-        CheckpointError: there are none.
+        CheckpointError: there are no numbered checkpoints.
     """
     word = target
     target = look_up(word, results)
@@ -195,7 +197,7 @@ def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedP
 
 
 def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
-    """The newest checkpoint in a behavior's folder, or its best model; None if there is none."""
+    """Return the newest checkpoint in a behavior's folder (or its best model), or None if it does not exist."""
     folder = _behavior_folder(path)
     if best:
         return _saved(folder, folder.best_checkpoint) if folder.best_checkpoint.is_file() else None
@@ -205,13 +207,13 @@ def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
 
 
 def _behavior_folder(path: Path) -> BehaviorFolder:
-    # The path "." has no name of its own; a link keeps its name.
+    # The path "." has no name, so it is resolved. Otherwise a symlink keeps its own name.
     name = path.name or path.resolve().name
     return BehaviorFolder(behavior_of(name), name, path)
 
 
 def _saved(folder: BehaviorFolder, checkpoint: Path, exported: Path | None = None) -> SavedPolicy:
-    """A checkpoint, with the models of the same step, the end of the run, and other checkpoints, newest first."""
+    """Return a checkpoint with the models of the same step, the end of the run and other steps, newest first."""
     own = checkpoint.with_suffix(_SUFFIX)
     numbered = [folder.numbered(step, _SUFFIX) for step in reversed(folder.steps_on_disk())]
     models = tuple(dict.fromkeys([own, folder.exported, *numbered]))

@@ -1,14 +1,14 @@
-"""The state of a behavior, written into ``checkpoint.pt`` and read from it.
+"""Converts a behavior's state to the content of ``checkpoint.pt`` and back.
 
 ::
 
     Policy, Optimizer:..., Module:..., global_step    networks, optimizers and reward signals, as in ML-Agents
-    trajtrainer                                       what ML-Agents does not save, and ignores:
+    trajtrainer                                       state that ML-Agents does not save, and ignores:
       learner                                           networks and optimizers that ML-Agents does not have
-      rng, reward_optimizers, gradient_steps, ...       what else the algorithm needs (``learned_state``)
-      version, episodes, summarized                     the trainer's counts; without episodes if it has a data set
-      policy                                            what the agents observe and do (``PolicyRecord``)
-      acting_rng, exploration, self_play, judge         of the other parts of the behavior that exist
+      rng, reward_optimizers, gradient_steps, ...       the rest of the algorithm's state (``learned_state``)
+      version, episodes, summarized                     the trainer's counters (no episodes if it trains on a data set)
+      policy                                            the agents' observations and actions (``PolicyRecord``)
+      acting_rng, exploration, self_play, judge         state of the behavior's other parts, if they exist
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 _CLONING = "cloning"
 _ACTING_RNG, _EXPLORATION, _SELF_PLAY = "acting_rng", "exploration", "self_play"
-_SELECTOR = "judge"  # the name of ``ModelSelector`` in 0.1.0
+_SELECTOR = "judge"  # the name of ``ModelSelector`` in version 0.1.0
 
 
 class Restorable(Protocol):
-    """A part of a behavior whose state is in the checkpoint."""
+    """A part of a behavior whose state is saved in the checkpoint."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the part from what it had put into the checkpoint."""
+        """Restore the part from its state in the checkpoint."""
 
 
 def to_checkpoint(
@@ -54,11 +54,11 @@ def to_checkpoint(
     *,
     step: int | None = None,
 ) -> dict[str, Any]:
-    """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
+    """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
 
-    Experience that waits for an update and unfinished episodes are left out, since the environment of a resumed run
-    starts again. ``self_play`` and ``selector`` are the states of these parts, if they exist.
-    ``step`` is the trainer's by default.
+    Experience that has not been used for an update and unfinished episodes are left out, because the environment of a
+    resumed run starts from scratch. ``self_play`` and ``selector`` are the states of these parts, if they exist.
+    ``step`` defaults to the trainer's step.
     """
     state, context, settings = learned_state(trainer.algorithm), trainer.context, trainer.context.settings
     actor = trainer.actor
@@ -92,13 +92,13 @@ def from_checkpoint(
     *,
     reset_step: bool,
 ) -> None:
-    """Restore the freshly made parts of a behavior from a checkpoint, ours or ML-Agents', and publish the policy.
+    """Restore a behavior's newly created parts from a checkpoint of trajtrainer or ML-Agents, and publish the policy.
 
-    With ``reset_step`` a new run starts with these networks and optimizers (``--initialize-from``); steps, counters and
-    random numbers start from the beginning. ``source`` is the name of the file, for warnings.
+    With ``reset_step``, only networks and optimizers are loaded (``--initialize-from``), while steps, counters and
+    random generators keep their initial state. ``source`` is the name of the file, for warnings.
 
     Raises:
-        CheckpointError: the checkpoint is of other networks, or damaged. It may have been loaded in part.
+        CheckpointError: the checkpoint is damaged or does not match the networks. Parts of it may have been loaded.
     """
     other = None
     held = content.get(EXTRA)
@@ -106,7 +106,7 @@ def from_checkpoint(
         kind = held[RECORD].get("trainer_type")
         other = kind if isinstance(kind, str) and kind != trainer.context.settings.trainer_type else None
     if other is not None:
-        logger.info("%s has trainer_type %s: only its policy is loaded, everything else starts again.", source, other)
+        logger.info("%s has trainer_type %s: only its policy is loaded, the rest starts from scratch.", source, other)
     like = learned_state(trainer.algorithm)
     try:
         state = from_mlagents(content, like, source=source, policy_alone=other is not None)
@@ -130,9 +130,9 @@ def from_checkpoint(
 
 
 def learned_state(algorithm: Algorithm) -> dict[str, Any]:
-    """The state of an algorithm and its reward signals, in the form of ``mlagents.convert`` without ``step``.
+    """Return the state of an algorithm and its reward signals, as described in ``mlagents.convert``, without ``step``.
 
-    Tensors are copied only if they are parts of larger ones, which would be saved whole.
+    Tensors are copied only if they are views of larger tensors, because torch would save the larger ones as a whole.
     """
     networks, rewards, layout = algorithm.networks, _reward_modules(algorithm), algorithm.checkpoint_layout
     reward_optimizers = {signal.name: signal.optimizer_state() for signal in algorithm.signals}
@@ -161,13 +161,13 @@ def learned_state(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def load_learned(algorithm: Algorithm, state: Mapping[str, Any], *, resumed_at: int | None = None) -> None:
-    """Load what ``learned_state`` returned; ``rewards`` and ``extra`` may be absent.
+    """Load a state returned by ``learned_state``; ``rewards`` and ``extra`` may be absent.
 
-    ``resumed_at`` is the step of a trainer that continues: counters and random numbers are restored as well. A
-    generator whose state is missing, or from another device, keeps its own.
+    If ``resumed_at``, the step of a resumed trainer, is given, counters and random generators are restored as well. A
+    generator whose saved state is missing, or from another kind of device, keeps its current state.
 
     Raises:
-        CheckpointError: the state is not of networks like these. It may have been loaded in part.
+        CheckpointError: the state does not match the networks. Parts of it may have been loaded.
     """
     extra = state.get("extra", {})
     try:
@@ -206,7 +206,7 @@ def _reward_modules(algorithm: Algorithm) -> dict[str, nn.Module]:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a checkpoint's content, with tensors on the CPU. A tensor that occurs twice is copied once."""
+    """Return a copy of a checkpoint's content, with all tensors on the CPU. Shared tensors are copied only once."""
     memo: dict[int, Tensor] = {}
 
     def copy(value: Any) -> Any:
@@ -222,5 +222,5 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_ours(content: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint was written by trajtrainer, not by ML-Agents."""
+    """Return whether a checkpoint was written by trajtrainer rather than ML-Agents."""
     return EXTRA in content

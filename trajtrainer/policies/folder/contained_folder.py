@@ -1,6 +1,6 @@
-"""A folder for reading that nothing leads out of: no name, and no link.
+"""Reads files below a folder, but never outside it, regardless of file names and symbolic links.
 
-Names come from a browser, and from a disk onto which anyone's run may have been unpacked.
+File names come from a browser, and the folder may hold downloaded runs from anyone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Parts = tuple[str, ...]
 _FORBIDDEN = frozenset("/\\\0:" if os.name == "nt" else "/\0")
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
-# Without O_NONBLOCK, opening a pipe with that name would wait for its writer.
+# Without O_NONBLOCK, opening a named pipe would block until it has a writer.
 _FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _FOLDER = os.O_RDONLY | _NO_LINK | getattr(os, "O_DIRECTORY", 0)
 _ROOT = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
@@ -28,14 +28,14 @@ _LINKS = (getattr(stat, "IO_REPARSE_TAG_SYMLINK", 1), getattr(stat, "IO_REPARSE_
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """A plain file or a folder.
+    """A regular file or a folder.
 
     Attributes:
-        name: without its folder.
-        is_folder: otherwise it is a file.
-        size: bytes.
-        changed: seconds since 1970.
-        identity: changes if another file takes its place.
+        name: name without the path.
+        is_folder: True for a folder, False for a file.
+        size: size in bytes.
+        changed: modification time in seconds since 1970.
+        identity: device and inode, which differ if the file is replaced.
     """
 
     name: str
@@ -46,25 +46,25 @@ class FolderEntry:
 
 
 class ContainedFolder:
-    """Reads below a folder.
+    """Reads files and folders below a folder.
 
     Attributes:
-        path: the folder itself, which may be reached by links; it is resolved.
+        path: the resolved path of the folder. The original path may contain symbolic links.
     """
 
     def __init__(self, path: Path) -> None:
-        """The folder need not exist yet.
+        """Resolve the path. The folder need not exist yet.
 
         Raises:
-            OSError: its path is a loop of links.
+            OSError: the path contains a loop of symbolic links.
         """
         self.path = path.resolve()
 
     def entries(self, parts: Parts) -> list[FolderEntry]:
-        """The plain files and folders in a folder, by name.
+        """Return the regular files and folders in a folder, sorted by name.
 
         Raises:
-            OSError: there is no such folder, or its path has a link.
+            OSError: the folder does not exist, or its path contains a symbolic link.
         """
         found: list[FolderEntry] = []
         with self._scanned(parts) as listing:
@@ -74,41 +74,41 @@ class ContainedFolder:
                 try:
                     entry.name.encode()
                     status = entry.stat(follow_symlinks=False)
-                except (OSError, UnicodeEncodeError):  # deleted meanwhile; a name that no browser can ask for
+                except (OSError, UnicodeEncodeError):  # just deleted, or a name that no browser can request
                     continue
                 if _is_plain(status):
                     found.append(_entry(entry.name, status))
         return sorted(found, key=lambda each: each.name)
 
     def folders(self, parts: Parts) -> list[FolderEntry]:
-        """The folders in ``list``."""
+        """Return only the folders that ``list`` returns."""
         return [entry for entry in self.list(parts) if entry.is_folder]
 
     def list(self, parts: Parts) -> Sequence[FolderEntry]:
-        """The same as ``entries``, but empty if there is no such folder."""
+        """Return the same as ``entries``, but an empty list if the folder cannot be read."""
         try:
             return self.entries(parts)
         except OSError:
             return []
 
     def open(self, parts: Parts) -> BinaryIO:
-        """Open a plain file.
+        """Open a regular file.
 
         Raises:
-            OSError: the file does not exist, or its path has a link.
+            OSError: the file does not exist, or its path contains a symbolic link.
         """
         with self._parent(parts) as (parent, name):
             descriptor = os.open(name, _FILE, dir_fd=parent)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise FileNotFoundError(f"{'/'.join(parts)} is not a plain file")
+                raise FileNotFoundError(f"{'/'.join(parts)} is not a regular file")
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
             raise
 
     def tail(self, parts: Parts, most: int) -> bytes | None:
-        """The last ``most`` bytes of a file; None if it cannot be read."""
+        """Return the last ``most`` bytes of a file, or None if it cannot be read."""
         try:
             with self.open(parts) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - most))
@@ -117,7 +117,7 @@ class ContainedFolder:
             return None
 
     def entry(self, parts: Parts) -> FolderEntry | None:
-        """None if there is no such plain file or folder."""
+        """Return the entry of a regular file or folder, or None if it does not exist."""
         try:
             with self._parent(parts) as (parent, name):
                 status = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -140,7 +140,7 @@ class ContainedFolder:
 
     @contextmanager
     def _parent(self, parts: Parts) -> Iterator[tuple[int | None, str]]:
-        """Yield a descriptor of the parent and the last name, to open relative to it; on Windows None and a path."""
+        """Yield a descriptor of the parent folder and the name to open in it; on Windows, None and the full path."""
         _check(parts)
         if not parts:
             raise FileNotFoundError("no name")
@@ -154,7 +154,7 @@ class ContainedFolder:
             os.close(descriptor)
 
     def _descend(self, parts: Parts) -> int:
-        """Open a folder, from one part to the next, so that none can be replaced by a link in between."""
+        """Open a folder one part at a time, so that no part can be replaced by a symbolic link in between."""
         _check(parts)
         descriptor = os.open(self.path, _ROOT)
         for part in parts:
@@ -166,7 +166,7 @@ class ContainedFolder:
         return descriptor
 
     def _checked(self, parts: Parts) -> Path:
-        """The path, checked for links, on systems that cannot open one folder from another."""
+        """Return the path after a check for symbolic links, on systems that cannot open files relative to a folder."""
         _check(parts)
         path = self.path
         for part in parts:

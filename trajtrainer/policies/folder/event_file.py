@@ -1,8 +1,9 @@
-"""Writes TensorBoard event files: the record format and the messages in it, without TensorFlow, torch or a thread.
+"""Writes TensorBoard event files without TensorFlow, torch or a background thread.
 
-ML-Agents (through ``torch.utils.tensorboard``) writes ``simple_value`` and ``histo``. Scripts that read its event files
-find these, and not the newer tensor-based summaries. TensorBoard's own writer would import TensorFlow where it is
-installed, and start a thread per file whose write errors (a full disk) surface in some later call.
+Like ML-Agents (through ``torch.utils.tensorboard``), it writes ``simple_value`` and ``histo``, because scripts that
+read ML-Agents' event files expect these rather than the newer tensor-based summaries. TensorBoard's own writer would
+import TensorFlow if it is installed, and start a thread per file, whose write errors (such as a full disk) surface only
+in a later call.
 """
 
 from __future__ import annotations
@@ -29,43 +30,44 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 
 from trajtrainer.settings.yaml.document import leaves
 
-# Kept in memory while the disk is full: about 10,000 summaries of 20 values.
+# The limit for data kept in memory while the disk is full: about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
 PREFIX = "events.out.tfevents."
 
 
 class EventFile:
-    """One event file that grows. A summary is one record, so a kill never leaves half of one to be shown."""
+    """An event file that grows. Each summary is one record, so a killed run never leaves half a summary."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
-        """Remember the folder; the first ``flush`` makes the file.
+        """Store the folder. The first ``flush`` creates the file.
 
         Args:
-            folder: made where it is missing.
-            resumed_at: the step from which a run is resumed. TensorBoard hides what earlier files have of later
-                steps.
+            folder: folder for the file. It is created if it does not exist.
+            resumed_at: the step from which a run is resumed. TensorBoard hides values of later steps in earlier files.
         """
         self._folder = folder
         self._file: Any = None
-        self._end = 0  # of the last complete record
+        self._end = 0  # end of the last complete record
         self._head = record(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if resumed_at is not None:
             start = Event(wall_time=time.time(), step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
-            # Twice: the first start that TensorBoard ever sees marks the beginning of the run, and hides nothing.
+            # Written twice, because TensorBoard takes the first SessionLog.START for the start of the run and hides
+            # nothing.
             self._head += 2 * record(start)
         self._pending = bytearray()
 
     def add(self, values: Iterable[Any], step: int) -> None:
-        """Append a summary of ``Summary.Value`` messages. ``flush`` writes it."""
+        """Append a summary with these ``Summary.Value`` messages. It is written by the next ``flush``."""
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
         if len(self._pending) < _MAX_PENDING_BYTES:
             self._pending += record(event)
 
     def flush(self) -> None:
-        """Write what is pending.
+        """Write pending records.
 
         Raises:
-            OSError: it could not be written (full disk). It stays pending, and the file ends with a whole record.
+            OSError: they could not be written, for example because the disk is full. They stay pending, and the file
+                still ends with a complete record.
         """
         if not self._pending:
             return
@@ -86,7 +88,7 @@ class EventFile:
         try:
             self._file.seek(self._end)
             written = 0
-            while written < len(data):  # a nearly full disk takes a part, and refuses the next try
+            while written < len(data):  # a nearly full disk accepts a part, and then rejects the rest
                 written += self._file.write(data[written:])
         except OSError:
             self._file.truncate(self._end)
@@ -95,10 +97,10 @@ class EventFile:
         self._pending.clear()
 
     def close(self) -> None:
-        """Flush and close.
+        """Write pending records and close the file.
 
         Raises:
-            OSError: what was pending could not be written.
+            OSError: pending records could not be written.
         """
         try:
             self.flush()
@@ -108,12 +110,12 @@ class EventFile:
 
 
 def scalar(tag: str, value: float) -> Any:
-    """A ``Summary.Value`` of one number, which is kept as float32."""
+    """Return a ``Summary.Value`` for a scalar, which is stored as float32."""
     return Summary.Value(tag=tag, simple_value=value)
 
 
 def text(tag: str, content: str) -> Any:
-    """A ``Summary.Value`` for the text tab, under ``<tag>/text_summary``."""
+    """Return a ``Summary.Value`` for the TEXT tab, under ``<tag>/text_summary``."""
     return Summary.Value(
         tag=f"{tag}/text_summary",
         metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text", content=b"")),
@@ -126,13 +128,13 @@ def text(tag: str, content: str) -> Any:
 
 
 def hparams_begin(settings: Mapping[str, Any]) -> Any:
-    """A ``Summary.Value`` for the HPARAMS tab: the settings of a session that begins.
+    """Return a ``Summary.Value`` for the HPARAMS tab: the settings of a session that starts.
 
-    There is no summary of the experiment, because TensorBoard would apply that of one run to all. It finds the columns,
-    such as the newest value of each scalar, on its own.
+    No experiment summary is written, because TensorBoard would apply the summary of one run to all runs. Without it,
+    TensorBoard determines the columns, such as the newest value of each scalar, automatically.
 
     Args:
-        settings: nested; their leaves are the hyperparameters, called ``a.b.c``.
+        settings: nested settings. Their leaves are the hyperparameters, with names like ``a.b.c``.
     """
     info = SessionStartInfo(start_time_secs=time.time())
     for name, value in leaves(settings):
@@ -149,7 +151,7 @@ def hparams_begin(settings: Mapping[str, Any]) -> Any:
 
 
 def hparams_end() -> Any:
-    """A ``Summary.Value`` that marks the end of a session in the HPARAMS tab."""
+    """Return a ``Summary.Value`` that marks the end of a session in the HPARAMS tab."""
     info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
     return _hparams("end", HParamsPluginData(version=0, session_end_info=info))
 
@@ -163,14 +165,14 @@ def _hparams(which: str, data: Any) -> Any:
 
 
 def histogram(tag: str, values: NDArray[np.float64]) -> Any:
-    """A ``Summary.Value`` of the distribution of ``values`` (at least one, all finite).
+    """Return a ``Summary.Value`` with the distribution of ``values`` (at least one, all finite).
 
-    The buckets are TensorFlow's: borders grow by a tenth, from 1e-12 to 1e20 on both sides of 0.
+    The buckets are TensorFlow's: their edges grow by a factor of 1.1 from 1e-12 to 1e20, on both sides of 0.
     """
     counts, _ = np.histogram(values, bins=_BORDERS)
     filled = np.flatnonzero(counts)
     first, last = (int(filled[0]), int(filled[-1])) if len(filled) else (0, 0)
-    # A bucket is given by its right border; an empty bucket before the first one says where that begins.
+    # Only right edges are stored, so an empty bucket comes first, to mark the left edge of the first filled bucket.
     return Summary.Value(
         tag=tag,
         histo=HistogramProto(
@@ -197,10 +199,10 @@ _BORDERS = _borders()
 
 
 def _new_file(folder: Path) -> Any:
-    """Open a file with a name that TensorBoard expects; unbuffered, so that no failed write is repeated later.
+    """Open a file with a name that TensorBoard expects, unbuffered so that no failed write is repeated later.
 
-    ``wandb.init(sync_tensorboard=True)`` replaces TensorBoard's writer with one that reports its files to wandb. If it
-    did, that one makes the file.
+    ``wandb.init(sync_tensorboard=True)`` replaces TensorBoard's writer with one that reports its files to wandb. If
+    this has happened, wandb's writer creates the file.
     """
     module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
     if module is not None and module.EventFileWriter.__module__ != module.__name__:
@@ -219,14 +221,14 @@ def _new_file(folder: Path) -> Any:
 
 
 def record(event: Any) -> bytes:
-    """An ``Event`` as a record: its length, its bytes, and a checksum of each."""
+    """Return an ``Event`` as a record: its length and its bytes, each followed by a checksum."""
     data: bytes = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
 def _crc_table() -> tuple[int, ...]:
-    # Of CRC-32C (Castagnoli), which the standard library does not have.
+    # The table for CRC-32C (Castagnoli), which is not in the standard library.
     table = []
     for value in range(256):
         for _ in range(8):
@@ -239,7 +241,7 @@ _CRC_TABLE = _crc_table()
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of TensorFlow's record format: CRC-32C, rotated and shifted."""
+    """Return the checksum of TensorFlow's record format: CRC-32C, rotated and offset."""
     crc = 0xFFFFFFFF
     table = _CRC_TABLE
     for byte in data:

@@ -1,10 +1,11 @@
-"""Reads event files, ours and ML-Agents', while they grow: records, and the scalars and histograms in many of them.
+"""Reads event files of trajtrainer and ML-Agents, even while they are being written.
 
-TensorBoard's own reader takes everything into memory, or a random part of it, images included. A long run has millions
-of records that differ only in their time, step and values. ``parse_records`` therefore reads those of the same layout
-together (``core/protobuf.py``), and parses all others one by one.
+It reads single records, and parses the scalars and histograms of many records at once. TensorBoard's own reader loads
+everything into memory, or a random sample, including images. A long run has millions of records that differ only in
+their time, step and values. ``parse_records`` therefore parses records of the same layout together
+(``core/protobuf.py``), and all others one by one.
 
-Shape legend: N records of one length L, P points.
+Shape legend: N records of the same length L, P points.
 """
 
 from __future__ import annotations
@@ -50,42 +51,42 @@ Ints = NDArray[np.int64]
 
 LONGEST_TAG = 1000
 LATEST = 1e11
-"""Seconds since 1970 that no file can have been written at: anything later is damage."""
+"""Upper limit for times, in seconds since 1970. A record with a later time is damaged."""
 LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-"""The percentiles that are kept of a histogram."""
-_LARGEST_RECORD = 1 << 24  # a larger one holds no scalar of ours or of ML-Agents
+"""The percentiles that are kept for a histogram."""
+_LARGEST_RECORD = 1 << 24  # larger records contain no scalars from trajtrainer or ML-Agents
 _CHUNK = 1 << 20
-_HEADER = struct.Struct("<QI")  # length, and its checksum
+_HEADER = struct.Struct("<QI")  # length and its checksum
 _FOOTER_BYTES = 4
-_FEWEST = 16  # records of one length; with fewer, guessing a layout does not pay
+_FEWEST = 16  # records of the same length; with fewer, finding a layout is not worth it
 _LARGEST_STEP = 1 << 62
-_LARGEST_VALUE = 1e300  # the sum of many is still finite
-# Of one tag in one batch: parsing a histogram takes ten times as long as parsing a number.
+_LARGEST_VALUE = 1e300  # small enough that a sum of many values is finite
+# Per tag and batch. Parsing a histogram takes ten times as long as parsing a number.
 _MAX_HISTOGRAMS = 64
-_MAX_STEP_BYTES = 9  # longer ones are negative
-# Field numbers of Event; of its Summary, and of the values in it.
+_MAX_STEP_BYTES = 9  # longer varints are negative numbers
+# Field numbers of Event, of its Summary, and of the values in the Summary.
 _WALL_TIME, _STEP, _SIMPLE_VALUE, _HISTOGRAM = (1,), (2,), (5, 1, 2), (5, 1, 5)
 _EVENT: Schema = {1: DOUBLE, 2: NUMBER, 5: {1: {2: FLOAT, 5: RAW}}}
 
 
 class EventRecordReader:
-    """Reads the records of one event file, each time from where it stopped before.
+    """Reads the records of one event file. Each call continues where the last one stopped.
 
     Attributes:
-        offset: bytes of whole records that were read.
-        is_damaged: what follows ``offset`` can never be read.
+        offset: file position after the last complete record that was read or skipped.
+        is_damaged: True if the file is damaged at ``offset``, so that no further records can be read.
     """
 
     def __init__(self, path: Path) -> None:
-        """``path`` is for messages only."""
+        """Start at the beginning of the file. ``path`` is used only in messages."""
         self.offset = 0
         self.is_damaged = False
         self._path = path
 
     def records(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the content of whole records, up to the end of the file or to damage.
+        """Yield the content of complete records, up to the end of the file or a damaged record.
 
-        A caller that leaves the loop early continues after the last record it got.
+        If the caller stops early, the next call continues after the last record that was yielded.
         """
         size = os.fstat(file.fileno()).st_size
         wanted = _CHUNK
@@ -97,7 +98,7 @@ class EventRecordReader:
             while at + _HEADER.size <= len(data):
                 length, checksum = _HEADER.unpack_from(data, at)
                 if checksum != _length_checksum(data[at : at + 8]):
-                    # Lengths chain the records together: beyond a wrong one, no record can be found.
+                    # Without the length of a record, the start of the next one cannot be found.
                     logger.warning("%s is damaged at byte %d; the rest is left out.", self._path, self.offset)
                     self.is_damaged = True
                     return
@@ -107,29 +108,29 @@ class EventRecordReader:
                 self.offset += needed
                 yield data[at + _HEADER.size : at + needed - _FOOTER_BYTES]
                 at, needed = at + needed, _HEADER.size
-            if len(data) < asked:  # the file was cut in the meantime
+            if len(data) < asked:  # the file has just been truncated
                 return
             if self.offset + needed > size:
-                return  # the run was killed while it wrote, or is writing now
+                return  # the run is writing this record, or was killed while writing it
             if needed > _LARGEST_RECORD:
                 self.offset += needed
             wanted = max(_CHUNK, min(needed, _LARGEST_RECORD))
 
 
-@lru_cache(maxsize=4096)  # few lengths are different
+@lru_cache(maxsize=4096)  # most records have one of a few lengths
 def _length_checksum(length: bytes) -> int:
     return masked_crc(length)
 
 
 @dataclass(slots=True)
 class Points:
-    """Points of one tag.
+    """The points of one tag.
 
     Attributes:
-        order: the number of each point's record in the batch, ascending, i64 [P].
-        steps: i64 [P].
+        order: index of each point's record in the batch, ascending, i64 [P].
+        steps: step of each point, i64 [P].
         times: seconds since 1970, f64 [P].
-        values: finite, f64 [P]; of histograms their percentiles ``LEVELS``, f64 [P, 7].
+        values: finite values, f64 [P]; for histograms, the percentiles ``LEVELS``, f64 [P, 7].
     """
 
     order: Ints
@@ -140,13 +141,13 @@ class Points:
 
 @dataclass(slots=True)
 class EventBatch:
-    """The content of some records.
+    """The content of a batch of records.
 
     Attributes:
-        points: tag -> its scalars.
-        histograms: tag -> its histograms.
-        starts: number of a record -> step at which a resumed run starts with it, ascending.
-        num_damaged: records that could not be parsed.
+        points: tag -> scalars.
+        histograms: tag -> histograms.
+        starts: index of the record at which a resumed run starts -> the first step of the resumed run, ascending.
+        num_damaged: number of records that could not be parsed.
     """
 
     points: dict[str, Points]
@@ -159,7 +160,7 @@ Pieces = defaultdict[str, list[Points]]
 
 
 def parse_records(records: Sequence[bytes]) -> EventBatch:
-    """Parse all scalars and, where there are very many, some of the histograms. Anything damaged is left out."""
+    """Parse all scalars and all histograms (or a part, if there are very many). Damaged records are left out."""
     scalars, histograms = Pieces(list), Pieces(list)
     sizes = np.array([len(each) for each in records], np.int64)
     data = b"".join(records)
@@ -186,17 +187,17 @@ def _in_order(pieces: Sequence[Points]) -> Points:
 
 
 class _SummaryLayout:
-    """Where everything is in a record that is a summary of nothing but numbers and histograms.
+    """The positions of all values in a summary record that contains only scalars and histograms.
 
     Attributes:
-        layout: of such records.
-        time: place of their time.
-        step: place of their step; None where it is 0.
-        values: tag -> place of its number.
-        histograms: tag -> place of its histogram.
+        layout: layout of the record.
+        time: position of the time.
+        step: position of the step; None if the step is 0.
+        values: pairs of a tag and the position of its scalar.
+        histograms: pairs of a tag and the position of its histogram.
 
     Raises:
-        UnusualRecordError: the record is another.
+        UnusualRecordError: the record is not such a summary.
     """
 
     def __init__(self, record: bytes) -> None:
@@ -224,7 +225,7 @@ class _SummaryLayout:
 
 
 def _parse_together(group: Alike[_SummaryLayout], rows: Bytes, scalars: Pieces, histograms: Pieces) -> None:
-    """Add the points of records u8 [N, L] of one layout."""
+    """Add the points of records with the same layout, u8 [N, L]."""
     layout = group.learned
     order: Ints = np.arange(group.rows.start, group.rows.stop) if isinstance(group.rows, slice) else group.rows
 
@@ -254,7 +255,7 @@ def _parse_together(group: Alike[_SummaryLayout], rows: Bytes, scalars: Pieces, 
 def _parse_one_by_one(
     records: Sequence[bytes], numbers: Sequence[int], scalars: Pieces, histograms: Pieces
 ) -> tuple[dict[int, int], int]:
-    """Add the points of these records; return where resumed runs start, and how many records are damaged."""
+    """Add the points of these records. Return the starts of resumed runs, and the number of damaged records."""
     starts: dict[int, int] = {}
     num_damaged = 0
     points: dict[str, list[Any]] = {}
@@ -293,7 +294,10 @@ def _parse_one_by_one(
 
 
 def scalar_of(value: Any) -> float | None:
-    """The number of a ``Summary.Value``: a ``simple_value``, as ours and ML-Agents', or a newer tensor of one."""
+    """Return the scalar in a ``Summary.Value``, or None if it holds no scalar.
+
+    The scalar is a ``simple_value`` (which trajtrainer and ML-Agents write) or a tensor with one element.
+    """
     kind = value.WhichOneof("value")
     if kind == "simple_value":
         return float(value.simple_value)
@@ -307,9 +311,9 @@ def scalar_of(value: Any) -> float | None:
 
 
 def percentiles(histogram: Any) -> Floats | None:
-    """The percentiles ``LEVELS`` of a ``HistogramProto``, f64 [7]; None if it is empty or damaged.
+    """Return the percentiles ``LEVELS`` of a ``HistogramProto``, f64 [7], or None if it is empty or damaged.
 
-    This assumes that values are spread evenly within a bucket.
+    This assumes that values are evenly distributed within each bucket.
     """
     counts = np.array(histogram.bucket, np.float64)
     borders = np.concatenate([[histogram.min], np.array(histogram.bucket_limit, np.float64)])
@@ -317,7 +321,7 @@ def percentiles(histogram: Any) -> Floats | None:
 
 
 def percentiles_of_tensor(tensor: Any) -> Floats | None:
-    """The same of a newer histogram: a tensor of rows of left border, right border and count."""
+    """Return the percentiles of a tensor histogram, whose rows contain left edge, right edge and count."""
     try:
         rows = np.asarray(make_ndarray(tensor), np.float64)
     except (TypeError, ValueError):

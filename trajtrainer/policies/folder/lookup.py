@@ -1,4 +1,4 @@
-"""Finds the folder of a run that is named on the command line or in a configuration."""
+"""Finds the folder of a run from a name on the command line or in a configuration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from trajtrainer.settings.checks import closest
 
 
 def look_up(word: str | Path, results: Path) -> Path:
-    """The path that a run id, or the path of a run, of one of its folders or of a file, refers to. It may not exist.
+    """Return the path that ``word`` refers to: a run id, or the path of a run, one of its folders or a file.
 
-    A file at that path comes first, then the results folder, then a folder at that path. So an export that was written
-    to a folder with the name of its run does not hide the run.
+    The path may not exist. A file at the path ``word`` has priority, then a folder in ``results``, then a folder at the
+    path. This way, a run is not hidden by an export that was written to a folder with the run's name.
     """
     path = Path(word)
     is_id = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
@@ -19,7 +19,7 @@ def look_up(word: str | Path, results: Path) -> Path:
 
 
 def tried(word: str | Path, results: Path) -> str:
-    """Where ``look_up`` has looked, and the run that may be meant, for messages."""
+    """Return a sentence for messages: the paths that ``look_up`` has tried, and the run that may be meant."""
     path = Path(word)
     try:
         runs = [run.name for run in results.iterdir() if run.is_dir()]

@@ -1,10 +1,10 @@
-"""The notes that people keep about a run: a text, labels, and whether the run is archived.
+"""A user's notes about a run: a text, labels, and whether the run is archived.
 
-The file is next to the run's folder, as the lock is, because the folder belongs to the process that trains into it.
-``push`` uploads nothing from there.
+The file is next to the run folder, like the lock, because the folder itself is reserved for the process that trains the
+run. ``push`` does not upload it.
 
-The folder may be deleted and another run copied to its place. So the notes say which run they are about, by what was
-written once when that run began (``marks_of``).
+The folder may be deleted, and another run may take its place. The notes therefore identify their run by data that was
+written once, at the start of the run (``marks_of``).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MAX_LABELS = 20
 MAX_LABEL = 40
 _CHANGEABLE = ("text", "labels", "archived")
 _LARGEST = 1 << 20
-# A change takes some milliseconds, but many may want to make one at the same time.
+# A change takes a few milliseconds, but many processes may want to make one at the same time.
 _PATIENCE_S = 10.0
 _HEAD_OF_LOG = 1 << 12
-# The first record: the time, to less than a microsecond, and the version of the format.
+# The first record of an event file: the time, with sub-microsecond precision, and the format version.
 _HEAD_OF_EVENTS = 40
 _RECORD = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ ", re.MULTILINE)
 
 
 def notes_file(run: Path) -> Path:
-    """Where the notes of a run are."""
+    """Return the path of a run's notes."""
     return run.with_name(f".{run.name}.notes.json")
 
 
@@ -49,10 +49,10 @@ class RunNotes:
     """Notes about a run.
 
     Attributes:
-        text: up to ``MAX_TEXT`` characters.
-        labels: up to ``MAX_LABELS``, each of one line, sorted, none twice.
-        archived: whether lists of runs leave the run out.
-        about: some of the ``marks_of`` the run; empty if they are unknown, as in files of 0.1.0.
+        text: a text of up to ``MAX_TEXT`` characters.
+        labels: up to ``MAX_LABELS`` labels of one line each, sorted and unique.
+        archived: whether the run is hidden in lists of runs.
+        about: some of the marks that ``marks_of`` returns for the run; empty if unknown, as in files of version 0.1.0.
     """
 
     text: str = ""
@@ -61,7 +61,7 @@ class RunNotes:
     about: tuple[str, ...] = ()
 
     def changed(self, changes: Mapping[str, Any]) -> RunNotes:
-        """The notes with other values for some attributes.
+        """Return the notes with some attributes changed.
 
         Raises:
             ValueError: an attribute does not exist, or its value is not allowed. The message is for the user.
@@ -73,7 +73,7 @@ class RunNotes:
         if not isinstance(text, str) or len(text) > MAX_TEXT:
             raise ValueError(f"The text of a note can have up to {MAX_TEXT:,} characters.")
         if not isinstance(labels, list | tuple) or not all(isinstance(each, str) for each in labels):
-            raise ValueError("Labels must be a list of texts.")
+            raise ValueError("Labels must be a list of strings.")
         labels = tuple(sorted({one_line(each).strip() for each in labels} - {""}))
         if len(labels) > MAX_LABELS or any(len(each) > MAX_LABEL for each in labels):
             raise ValueError(f"A run can have up to {MAX_LABELS} labels of up to {MAX_LABEL} characters each.")
@@ -86,27 +86,28 @@ def parse_notes(text: str) -> RunNotes:
     """Parse the content of a ``notes_file``.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the content is damaged.
     """
     content = json.loads(text)
     if not isinstance(content, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     about = content.get("about", [])
     if not isinstance(about, list) or not all(isinstance(each, str) for each in about):
-        raise ValueError("about is no list of texts")
+        raise ValueError("about is not a list of strings")
     known = {key: value for key, value in content.items() if key in _CHANGEABLE}
     return replace(RunNotes().changed(known), about=tuple(about))
 
 
 def marks_of(folder: ContainedFolder, parts: Parts) -> Iterator[str]:
-    """Yield what tells a run from another of its name: the first record of its logs, and its first event file.
+    """Yield marks that distinguish a run from another one with the same name.
 
-    Both stay when the run is resumed, moved, or restored from a backup. A run that has just begun has only the log, and
-    one of ML-Agents only event files.
+    They are hashes of the first record of the log and of the start of the first event file. Both stay the same when the
+    run is resumed, moved, or restored from a backup. A run that has just started has only the log, and an ML-Agents run
+    has only event files.
     """
     logs = (*parts, "run_logs")
     for entry in folder.list(logs):
-        if entry.name.startswith("trainer.log"):  # a long log goes on in another file
+        if entry.name.startswith("trainer.log"):  # a long log is split over several files
             with contextlib.suppress(OSError), folder.open((*logs, entry.name)) as file:
                 head = file.read(_HEAD_OF_LOG)
                 second = next((found.start() for found in _RECORD.finditer(head) if found.start()), len(head))
@@ -126,13 +127,13 @@ def marks_of(folder: ContainedFolder, parts: Parts) -> Iterator[str]:
 
 
 def notes_about(notes: RunNotes, folder: ContainedFolder, parts: Parts) -> RunNotes:
-    """These notes if they are about this run; otherwise none, because they are about an earlier one of its name."""
+    """Return the notes, or empty notes if they are about an earlier run with the same name."""
     is_about = not notes.about or any(mark in notes.about for mark in marks_of(folder, parts))
     return notes if is_about else RunNotes()
 
 
 def write_notes(run: Path, notes: RunNotes) -> None:
-    """Replace the notes of a run; a link in their place is replaced, not followed.
+    """Replace the notes of a run. A symbolic link at their path is replaced, not followed.
 
     Raises:
         OSError: the file cannot be written.
@@ -146,11 +147,11 @@ def write_notes(run: Path, notes: RunNotes) -> None:
 
 @contextlib.contextmanager
 def notes_locked(run: Path) -> Iterator[None]:
-    """Keep other processes from changing the notes of a run. Wait for one that does.
+    """Lock the notes of a run against changes by other processes. Wait if another process is changing them.
 
     Raises:
-        HeldError: another process does not finish.
-        OSError: the lock cannot be made.
+        HeldError: another process did not finish its change in time.
+        OSError: the lock file cannot be created.
     """
     lock = FileLock(run.with_name(f".{run.name}.notes.lock"), _PATIENCE_S)
     lock.acquire()
@@ -161,23 +162,23 @@ def notes_locked(run: Path) -> Iterator[None]:
 
 
 def change_notes(folder: ContainedFolder, parts: Parts, change: Callable[[RunNotes], RunNotes]) -> None:
-    """Change the notes of a run, as one step to all other processes.
+    """Change the notes of a run atomically.
 
     Args:
         folder: the results folder.
-        parts: the run's folder below that one.
-        change: returns the new notes for the present ones, or raises an error.
+        parts: the run folder's path below ``folder``.
+        change: takes the current notes and returns the new ones, or raises an error.
 
     Raises:
-        HeldError: another process does not finish its change.
-        OSError: the file cannot be written.
+        HeldError: another process did not finish its change in time.
+        OSError: the file cannot be written, or the run was deleted.
     """
     run = folder.path.joinpath(*parts)
     with notes_locked(run):
         content = folder.tail((*parts[:-1], notes_file(run).name), _LARGEST)
         try:
             notes = RunNotes() if content is None else parse_notes(content.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):  # damaged, so nobody sees any
+        except (ValueError, RecursionError):  # damaged notes are treated as empty
             notes = RunNotes()
         if folder.entry(parts) is None:
             raise FileNotFoundError(errno.ENOENT, "the run was deleted", str(run))
@@ -186,13 +187,13 @@ def change_notes(folder: ContainedFolder, parts: Parts, change: Callable[[RunNot
 
 
 def move_with_notes(run: Path, target: Path) -> None:
-    """Rename a run's folder to ``target``, which must not exist. Its notes move along.
+    """Rename a run folder, with its notes, to ``target``, which must not exist.
 
     Raises:
-        OSError: the folder cannot be renamed; it is where it was.
+        OSError: the folder cannot be renamed. Nothing was moved.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # notes are no reason to keep the folder from moving
+        with contextlib.suppress(OSError):  # a problem with the notes must not prevent the move
             stack.enter_context(notes_locked(run))
         atomic.move(run, target)
         with contextlib.suppress(OSError):
@@ -200,6 +201,6 @@ def move_with_notes(run: Path, target: Path) -> None:
 
 
 def discard_notes(run: Path) -> None:
-    """Remove the notes about a run that was deleted, before another one takes its name."""
+    """Remove the notes of a deleted run, before another run takes its name."""
     with contextlib.suppress(OSError), notes_locked(run):
         notes_file(run).unlink()

@@ -1,4 +1,4 @@
-"""The folder of a run while it trains: where every file is, and the checks before anything is written.
+"""The folder of a run during training: the paths of its files, and the checks before anything is written.
 
 ::
 
@@ -8,12 +8,12 @@
       <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  best.{pt,onnx}  best-<step>.{pt,onnx}
                  events.out.tfevents.*
       run_logs/timers.json  training_status.json  trainer.log  Player-<worker>.log
-    results/.<run-id>.lock    while a run trains there
-    results/.<run-id>.stop    asks it to end; the run removes it at once
-    results/.<run-id>.notes.json   notes and labels, written by the page
-    results/.<run-id>.notes.lock   while the page writes them
-    results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
-    results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on if that name is taken
+    results/.<run-id>.lock    exists while the run trains
+    results/.<run-id>.stop    asks the run to stop; the run removes it immediately
+    results/.<run-id>.notes.json   notes and labels, written by the web page
+    results/.<run-id>.notes.lock   exists while the notes are written
+    results/<run-id>.start/   logs of a run that overwrites an earlier one (``--force``), until it is connected
+    results/<run-id>.old/     the overwritten run; .old.2, .old.3, ... if the name is taken
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_NAME = "checkpoint.pt"
 BEST_NAME = "best.pt"
 BEST = "@best"
-"""At the end of a run id: its best models instead of the newest."""
+"""Suffix of a run id that selects the run's best models instead of the newest."""
 JOURNAL = "study.journal"
-"""In the folder of a search: what its trials tried and reached. The folders of their runs are next to it."""
+"""File in a search folder with the settings and results of its trials. The trials' run folders are next to it."""
 _LONGEST_TIMERS = 1 << 23
-# Enough to notice a full disk or quota, and written in no time.
+# Large enough to detect a full disk or quota, and small enough to be written quickly.
 _PROBE_BYTES = 64 * 1024
 
 
@@ -55,9 +55,9 @@ class BehaviorFolder:
     """The files of one behavior.
 
     Attributes:
-        behavior: its name in Unity.
-        name: the same as a file name (``behavior_file_name``).
-        path: the folder.
+        behavior: the behavior's name in Unity.
+        name: the name in a form that is valid as a file name (``behavior_file_name``).
+        path: the behavior's folder.
     """
 
     behavior: str
@@ -66,10 +66,11 @@ class BehaviorFolder:
 
     @property
     def exported(self) -> Path:
-        """``<Behavior>.onnx`` next to the folder: the policy of the last save.
+        """``<Behavior>.onnx`` next to the folder, with the policy at the end of the run.
 
-        ``_`` replaces what a file name cannot have (``ALE_Pong-v5.onnx``), unless another behavior of the run would
-        have the same file, or the run already has one named like the folder, as runs of 0.1.0 do.
+        Characters that are not allowed in file names are replaced by ``_`` (``ALE_Pong-v5.onnx``). The file has the
+        folder's name instead if another behavior of the run would get the same file, or if a file with that name exists
+        already, as in runs of version 0.1.0.
         """
         own = self.path.parent / f"{self.name}.onnx"
         stem = exported_name(self.name)
@@ -79,38 +80,38 @@ class BehaviorFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """The newest state, for ``--resume`` and ``--initialize-from``."""
+        """The checkpoint with the newest state, for ``--resume`` and ``--initialize-from``."""
         return self.path / CHECKPOINT_NAME
 
     def numbered(self, step: int, suffix: str) -> Path:
-        """``<Behavior>-<step><suffix>``; the suffix is ``.pt`` or ``.onnx``."""
+        """Return the path of ``<Behavior>-<step><suffix>``; the suffix is ``.pt`` or ``.onnx``."""
         return self.path / f"{self.name}-{step}{suffix}"
 
     @property
     def best_checkpoint(self) -> Path:
-        """The best model's state, in the format of ``checkpoint``."""
+        """The checkpoint of the best model, in the same format as ``checkpoint``."""
         return self.path / BEST_NAME
 
     @property
     def best_exported(self) -> Path:
-        """The best model's policy."""
+        """The exported policy of the best model."""
         return self.best_checkpoint.with_suffix(".onnx")
 
     def best_numbered(self, step: int, suffix: str) -> Path:
-        """``best-<step><suffix>``: one of several best models that are kept."""
+        """Return the path of ``best-<step><suffix>``, used when several best models are kept."""
         return self.path / f"{self._best_stem}-{step}{suffix}"
 
     def steps_on_disk(self) -> list[int]:
-        """The steps of the numbered ``.pt`` files, ascending."""
+        """Return the steps of the numbered ``.pt`` files in ascending order."""
         return self._steps_of(self.name)
 
     def best_steps_on_disk(self) -> list[int]:
-        """The same of the best models."""
+        """Return the steps of the numbered best models in ascending order."""
         return self._steps_of(self._best_stem)
 
     @property
     def _best_stem(self) -> str:
-        # No numbered checkpoint's name may begin with it, even if the behavior is called "best".
+        # It must differ from the prefix of numbered checkpoints, even if the behavior is called "best".
         return "best" if self.name.lower() != "best" else "best-model"
 
     def _steps_of(self, stem: str) -> list[int]:
@@ -121,15 +122,16 @@ class BehaviorFolder:
 
 
 class RunFolder:
-    """``results/<run-id>``. Constructing it touches no file, and ``check`` only reads.
+    """The folder ``results/<run-id>``. The constructor does not access the disk, and ``check`` only reads.
 
-    ``exclusive`` and ``create`` come before the environment is started, and ``begin`` once it is connected. Until then,
-    an earlier run that this one overwrites (``--force``) or resumes stays as it is.
+    ``exclusive`` and ``create`` are called before the environment is started, and ``begin`` once it is connected. Until
+    then, an earlier run that this one overwrites (``--force``) or resumes is left unchanged.
 
     Attributes:
-        path: the folder; relative if ``results_dir`` is.
-        resume: the run continues from its checkpoint.
-        writes: False for ``--inference``, which writes nothing.
+        path: path of the folder; relative if ``results_dir`` is relative.
+        resume: whether the run continues from its checkpoint.
+        writes: whether files may be written; False for ``--inference``.
+        initialize_from: folder of the run whose weights the new run starts with; None if not given or not used.
     """
 
     def __init__(self, settings: CheckpointSettings) -> None:
@@ -138,8 +140,8 @@ class RunFolder:
         self.resume = settings.resume or settings.load_model
         self.writes = not settings.inference
         self._force = settings.force and not self.resume
-        self._overwrites = False  # the folder still belongs to an earlier run
-        self._set_aside: Path | None = None  # where the earlier run was moved
+        self._overwrites = False  # True while the folder still holds an earlier run to overwrite
+        self._set_aside: Path | None = None  # new path of the earlier run
         self._has_begun = False
         self._start_logs = self.path.with_name(f"{self.path.name}.start")
         # Resuming takes precedence over starting from another run's weights.
@@ -177,29 +179,31 @@ class RunFolder:
 
     @property
     def open_logs(self) -> Path:
-        """The folder of logs that are opened before ``begin`` and stay open.
+        """The folder for logs that are opened before ``begin`` and stay open.
 
-        Open files in the earlier run's folder would keep Windows from moving it. At the end, they are in ``logs``.
+        On Windows, the earlier run's folder cannot be moved while it contains open files. At the end of the run, the
+        logs are moved to ``logs``.
         """
         return self._start_logs if self._overwrites else self.logs
 
     def player_log(self, worker: int) -> Path | None:
-        """None if nothing may be written."""
+        """Return the path of a player's log, or None if nothing may be written."""
         return self.open_logs / f"Player-{worker}.log" if self.writes else None
 
     @property
     def trainer_log(self) -> Path | None:
-        """The file of all log records of the run; None if nothing may be written."""
+        """The path of the run's log; None if nothing may be written."""
         return self.open_logs / "trainer.log" if self.writes else None
 
     def check(self, init_paths: Mapping[str, str | None]) -> None:
         """Check that the run may start.
 
         Args:
-            init_paths: ``init_path`` of every behavior that the settings list.
+            init_paths: ``init_path`` of each behavior in the settings.
 
         Raises:
-            RunFolderError: a run trains there, the run id is taken or missing, or there is nothing to start from.
+            RunFolderError: another process is training the run, the run id is taken or does not exist, or the files to
+                start from are missing.
         """
         try:
             if self.writes:
@@ -228,13 +232,16 @@ class RunFolder:
             raise RunFolderError(f"The results folder cannot be read: {error}.") from error
 
     def initial_weights(self, behavior: str, init_path: str | None, *, listed: bool = True) -> Path | None:
-        """The file whose weights a new behavior starts with; None if it starts from scratch or the run is resumed.
+        """Return the file whose weights a new behavior starts with.
+
+        Returns None if the behavior starts from scratch or the run is resumed.
 
         Args:
-            behavior: its name.
-            init_path: of its settings; a bare file name is looked for in the run of ``--initialize-from``.
-            listed: whether the settings list the behavior. A behavior that they do not list may be new since the other
-                run, so it starts from scratch with a warning if the file is missing.
+            behavior: name of the behavior.
+            init_path: the behavior's ``init_path`` setting. A bare file name is looked up in the run of
+                ``--initialize-from``.
+            listed: whether the settings list the behavior. An unlisted behavior may not have existed in the other run,
+                so if the file is missing, a warning is logged and the behavior starts from scratch.
 
         Raises:
             RunFolderError: the file is missing or not a ``.pt`` file.
@@ -254,17 +261,17 @@ class RunFolder:
         message = f"Could not initialize from {path}: the file does not exist or is not a `.pt` file."
         if listed:
             raise RunFolderError(
-                f"{message} Behavior {behavior!r} was to start from it; correct --initialize-from or its init_path."
+                f"{message} Behavior {behavior!r} should start from it; correct --initialize-from or its init_path."
             )
         logger.warning("%s Behavior %r starts from scratch.", message, behavior)
         return None
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other runs from writing into the folder. Does nothing for ``--inference``.
+        """Lock the folder, so that no other run writes to it. Does nothing for ``--inference``.
 
         Raises:
-            RunFolderError: another run trains there, or the folder cannot be written.
+            RunFolderError: another process is training the run, or the folder cannot be written.
         """
         if not self.writes:
             yield
@@ -273,13 +280,13 @@ class RunFolder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-            self.take_stop()  # it was meant for an earlier run
+            self.take_stop()  # the request was for an earlier run
         except OSError as error:
             raise self._unwritable(error) from error
         is_new, has_failed = False, True
         try:
             self._overwrites = self._force and _has_training_data(self.path)
-            self._gather_logs()  # of a run that was killed
+            self._gather_logs()  # left over from a killed run
             is_new = not self.path.exists()
             if is_new:
                 discard_notes(self.path)
@@ -288,8 +295,8 @@ class RunFolder:
         finally:
             self._gather_logs()
             if is_new and not self._has_begun:
-                # A run that never connected leaves nothing, unless a player wrote something: the message about its
-                # failure refers to that.
+                # A run that never connected leaves no folder, unless a player wrote a log: the error message refers to
+                # this log.
                 own = (self.configuration.name, self.status.name, self.timers.name)
                 written = [each for each in self.path.rglob("*") if each.is_file() and each.stat().st_size]
                 if not has_failed or all(each.name in own or each.name.startswith("trainer") for each in written):
@@ -298,7 +305,7 @@ class RunFolder:
             lock.release()
 
     def take_stop(self) -> bool:
-        """Whether the run was asked to end (``run_lock.ask_to_stop``) since the last call."""
+        """Return whether the run was asked to stop (``run_lock.ask_to_stop``) since the last call."""
         try:
             stop_file(self.path).unlink()
         except OSError:
@@ -306,12 +313,12 @@ class RunFolder:
         return True
 
     def create(self) -> None:
-        """Make the folders, remove half-written files of a killed run, and test that there is room to write.
+        """Create the folders, remove half-written files of a killed run, and test that there is free disk space.
 
         Does nothing for ``--inference``.
 
         Raises:
-            RunFolderError: the folder cannot be made or written.
+            RunFolderError: a folder cannot be created or written.
         """
         if not self.writes:
             return
@@ -327,10 +334,10 @@ class RunFolder:
             logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
 
     def begin(self) -> None:
-        """Take over the folder once the environment is connected: an earlier run to overwrite is moved as a whole.
+        """Take over the folder once the environment is connected. An earlier run to overwrite is moved as a whole.
 
         Raises:
-            RunFolderError: that failed, and the earlier run is untouched.
+            RunFolderError: the earlier run could not be moved and is untouched, or the new folder cannot be written.
         """
         if self._overwrites:
             self._move_earlier_run()
@@ -352,16 +359,16 @@ class RunFolder:
         except OSError as error:
             raise self._unwritable(error) from error
         for log, place in self._logs_of_start():
-            with contextlib.suppress(OSError):  # without links, the log will be there at the end of the run
+            with contextlib.suppress(OSError):  # if links are not supported, the log is moved at the end of the run
                 place.parent.mkdir(exist_ok=True)
                 os.link(log, place)
 
     def behavior(self, behavior: str) -> BehaviorFolder:
-        """The behavior's folder. The first call makes it.
+        """Return the behavior's folder. The first call creates it.
 
         Raises:
-            RunFolderError: the name is unfit for a file, this file system takes another behavior's folder for the same
-                (names that differ only in case), or the folder cannot be made.
+            RunFolderError: the name cannot be used as a file name, the file system treats it like another behavior's
+                name (for example, if they differ only in case), or the folder cannot be created.
         """
         known = self._behaviors.get(behavior)
         if known is not None:
@@ -373,7 +380,7 @@ class RunFolder:
                 folder.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise RunFolderError(
-                    f"The folder {folder.path} of behavior {behavior!r} cannot be made: {error.strerror or error}."
+                    f"The folder {folder.path} of behavior {behavior!r} cannot be created: {error.strerror or error}."
                 ) from error
             for other in self._behaviors.values():
                 if other.path.samefile(folder.path):
@@ -385,24 +392,24 @@ class RunFolder:
         return folder
 
     def write_configuration(self, text: str) -> None:
-        """Write ``configuration.yaml``; before ``begin``, only if there is none. A failure is only logged."""
+        """Write ``configuration.yaml``; before ``begin``, only if it does not exist. A failure is only logged."""
         with contextlib.suppress(OSError, ValueError):
             if self.configuration.read_text(encoding="utf-8") == text:
                 return
         self._write("configuration", self.configuration, text, atomic.write_text)
 
     def write_timers(self, text: str) -> None:
-        """Write ``timers.json``; before ``begin``, only if there is none. A failure is only logged."""
+        """Write ``timers.json``; before ``begin``, only if it does not exist. A failure is only logged."""
         self._write("timers", self.timers, text, atomic.write_unsynced)
 
     def refresh_timers(self, text: str) -> None:
-        """Write ``timers.json`` while the run continues. The next ``write_timers`` reports a failure."""
+        """Write ``timers.json`` during the run. Failures are ignored here, and reported by ``write_timers``."""
         if self.writes and self._has_begun:
             with contextlib.suppress(OSError):
                 atomic.write_unsynced(self.timers, text)
 
     def read_timers(self) -> str:
-        """``timers.json`` of an earlier session; empty if there is none or it cannot be read."""
+        """Return ``timers.json`` from an earlier session, or an empty text if it cannot be read."""
         try:
             with self.timers.open(encoding="utf-8", errors="replace") as file:
                 return file.read(_LONGEST_TIMERS)
@@ -425,19 +432,19 @@ class RunFolder:
             logger.error("The %s could not be written to %s: %s.", what, path, error.strerror or error)
 
     def _logs_of_start(self) -> list[tuple[Path, Path]]:
-        """The logs from before ``begin``, actors' included, each with the path to move it to."""
+        """Return the logs opened before ``begin``, including those of actors, each with the path to move it to."""
         logs = [path for path in self._start_logs.rglob("*") if path.is_file()]
         return [(path, self.logs / path.relative_to(self._start_logs)) for path in logs]
 
     def _gather_logs(self) -> None:
-        """Move what was logged before ``begin`` to the other logs, unless the start failed."""
+        """Move the logs that were opened before ``begin`` to the other logs, unless the start failed."""
         if self._overwrites or not self._start_logs.is_dir():
             return
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             for log, place in self._logs_of_start():
                 place.parent.mkdir(exist_ok=True)
-                place.unlink(missing_ok=True)  # the same file under another name
+                place.unlink(missing_ok=True)  # a hard link to the same file
                 log.replace(place)
             for folder in [*(path for path in self._start_logs.iterdir() if path.is_dir()), self._start_logs]:
                 folder.rmdir()
@@ -446,25 +453,25 @@ class RunFolder:
 
 
 def behavior_exported_as(model: Path) -> str:
-    """The behavior whose model for Unity this is: by the folders next to it, or else by its name."""
+    """Return the behavior of an exported model, from the folders next to it or else from its file name."""
     names = _exported_as(model.absolute().parent, model.stem)
     return behavior_of(names[0] if len(names) == 1 else model.stem)
 
 
 def _exported_as(run: Path, stem: str) -> list[str]:
-    """The names of the folders of behaviors whose model may have this name."""
+    """Return the behavior folders whose exported model would have this name."""
     if not run.is_dir():
         return []
     return [path.name for path in run.iterdir() if exported_name(path.name) == stem and path.is_dir()]
 
 
 def resume_if_begun(settings: CheckpointSettings) -> CheckpointSettings:
-    """The settings for resuming a run if it has a checkpoint, or for starting it otherwise (``--resume=auto``).
+    """Return the settings to resume a run if it has a checkpoint, or to start it otherwise (``--resume=auto``).
 
-    The files of an attempt that ended before its first checkpoint are moved, as by ``--force``.
+    Files of an attempt that ended before its first checkpoint are moved away, as with ``--force``.
 
     Raises:
-        RunFolderError: the run's name is unfit for a folder, or the folder cannot be read.
+        RunFolderError: the run's name cannot be used as a folder name, or the folder cannot be read.
     """
     path = RunFolder(settings).path
     try:
@@ -480,7 +487,7 @@ def resume_if_begun(settings: CheckpointSettings) -> CheckpointSettings:
 
 
 def _has_training_data(folder: Path) -> bool:
-    """Whether a run got further than its start there: files of a failed start do not count."""
+    """Return whether a folder has results of a run. Files of a failed start do not count."""
     if not folder.is_dir():
         return False
     others = (path for path in folder.iterdir() if path.name not in ("configuration.yaml", "run_logs"))
@@ -488,6 +495,6 @@ def _has_training_data(folder: Path) -> bool:
 
 
 def free_name(folder: Path) -> Path:
-    """``<folder>.old``, or ``<folder>.old.2`` and so on if that exists."""
+    """Return an unused path: ``<folder>.old``, or else ``<folder>.old.2``, ``<folder>.old.3``, etc."""
     names = itertools.chain([f"{folder.name}.old"], (f"{folder.name}.old.{n}" for n in itertools.count(2)))
     return next(path for path in map(folder.with_name, names) if not os.path.lexists(path))

@@ -1,10 +1,11 @@
-"""One process at a time trains into a run's folder.
+"""Makes sure that only one process at a time trains a run.
 
-The lock is the operating system's, on an open file, so it ends with the process that holds it, however that ends. Only
-the lock counts: a file that a killed process left is ignored. The file names the process, for messages to others.
+The operating system holds the lock on an open file, so it is released when the process exits for any reason. Only the
+lock counts: a lock file left over from a killed process is ignored. The file names the process, for error messages of
+other processes.
 
-Another program asks the run to end with a file next to the lock (``ask_to_stop``). A signal would not do: Windows has
-none, and it could reach a new process that has the number of one that is gone.
+Other programs ask a run to stop with a file next to the lock (``ask_to_stop``). A signal would not work: Windows has no
+signals, and a signal could reach a new process that reuses the pid of one that has exited.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ else:
 
 logger = logging.getLogger(__name__)
 
-# Some network file systems have no locks. That must not prevent training.
+# Some network file systems do not support locks. That must not prevent training.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-# Windows does not let others read a locked byte, so it is one far beyond the text.
+# Windows does not let other processes read a locked byte, so this byte is far beyond the text.
 _LOCKED_BYTE = 1 << 20
 _LONGEST_TEXT = 300
-# ``find_holder`` in another process takes the lock for an instant.
+# How long to wait, because ``find_holder`` in another process takes the lock for an instant.
 _PATIENCE_S = 0.2
 _PAUSE_S = 0.02
 
 
 def lock_file(run: Path) -> Path:
-    """The lock of a run is next to its folder, because that may be renamed or deleted while the lock is held."""
+    """Return the path of a run's lock: next to its folder, which may be renamed or deleted while the lock is held."""
     return run.with_name(f".{run.name}.lock")
 
 
 def stop_file(run: Path) -> Path:
-    """This file asks the process that holds the lock to save everything and end."""
+    """Return the path of the file that asks the process holding the lock to save everything and exit."""
     return run.with_name(f".{run.name}.stop")
 
 
 def ask_to_stop(run: Path) -> None:
-    """Ask the process that trains into a folder to save everything and end. That process removes the file.
+    """Ask the process that trains a run to save everything and exit, by creating a file that the process removes.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
-    with contextlib.suppress(FileExistsError):  # it was asked before
+    with contextlib.suppress(FileExistsError):  # the process was already asked
         os.close(os.open(stop_file(run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
 
@@ -64,8 +65,8 @@ class Holder:
     """The process that holds a lock.
 
     Attributes:
-        pid: None if the file does not say.
-        machine: its name; empty if the file does not say.
+        pid: process id; None if the lock file does not contain it.
+        machine: host name of the process's machine; empty if the lock file does not contain it.
     """
 
     pid: int | None
@@ -73,11 +74,11 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine."""
+        """True if the process runs on this machine."""
         return self.machine == platform.node() != ""
 
     def error_about(self, run: Path) -> RunFolderError:
-        """The error of another process that wants to train into the folder."""
+        """Return the error for another process that wants to train the same run."""
         is_known = self.pid is not None and self.machine
         return RunFolderError(
             f"{f'Process {self.pid} on {self.machine}' if is_known else 'Another process'} is training into {run} "
@@ -86,9 +87,9 @@ class Holder:
 
 
 def find_holder(path: Path) -> Holder | None:
-    """The process that holds the lock of this file; None without one, or if that cannot be found out.
+    """Return the process that holds the lock of this file, or None if there is no such process or it is unknown.
 
-    This writes nothing and follows no links.
+    This does not write to the file and does not follow symbolic links.
     """
     if path.is_symlink():
         return None
@@ -109,10 +110,10 @@ def find_holder(path: Path) -> Holder | None:
 
 
 def check_no_one_trains(run: Path) -> None:
-    """Check that no process trains into a folder, before anything else is said about what is there.
+    """Check that no process is training a run. Call this before all other checks of its folder.
 
     Raises:
-        RunFolderError: a process does.
+        RunFolderError: a process is training the run.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while (holder := find_holder(lock_file(run))) is not None:
@@ -127,10 +128,10 @@ def _read_holder(file: int) -> Holder:
 
 
 class HeldError(OSError):
-    """Another process holds a lock.
+    """Raised if another process holds a lock.
 
     Attributes:
-        holder: that process.
+        holder: the other process.
     """
 
     def __init__(self, path: Path, holder: Holder) -> None:
@@ -139,18 +140,19 @@ class HeldError(OSError):
 
 
 class FileLock:
-    """A lock between processes. Its file exists while the lock is held.
+    """A lock between processes. The lock file exists while the lock is held.
 
     Attributes:
-        problem: why the file system has no locks; empty if it has. Without locks, everyone gets this one.
+        problem: the error of a file system that does not support locks; otherwise empty. On such a file system, the
+            lock can always be acquired.
     """
 
     def __init__(self, path: Path, patience_s: float) -> None:
-        """Take nothing yet.
+        """Initialize the lock without acquiring it.
 
         Args:
-            path: of the lock's file; its folder exists.
-            patience_s: how long to wait for another process.
+            path: path of the lock file. Its folder must exist.
+            patience_s: how long to wait for another process, in seconds.
         """
         self.problem = ""
         self._path = path
@@ -158,11 +160,11 @@ class FileLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
-            HeldError: another process, or another lock of this one, did not give it back in time.
-            OSError: the file cannot be written, or it is a link (``errno.ELOOP``).
+            HeldError: another process, or another lock object in this process, did not release the lock in time.
+            OSError: the lock file cannot be written, or it is a link or not a regular file (``errno.ELOOP``).
         """
         deadline_s = time.monotonic() + self._patience_s
         while self._file is None:
@@ -170,7 +172,7 @@ class FileLock:
             try:
                 self._wait(file, deadline_s)
                 try:
-                    # Its holder may have removed the file between our opening and our locking it.
+                    # The previous holder may have removed the file after we opened it and before we locked it.
                     is_current = os.path.samestat(os.fstat(file), os.stat(self._path))
                 except FileNotFoundError:
                     is_current = False
@@ -185,12 +187,12 @@ class FileLock:
                 os.close(file)
 
     def release(self) -> None:
-        """Give the lock back and remove its file. May be called again."""
+        """Release the lock and remove its file. May be called more than once."""
         file, self._file = self._file, None
         if file is None:
             return
-        # Elsewhere, the file must be gone before another process can lock it. Windows removes no open file, so it
-        # cannot remove one that another process has opened in between.
+        # On POSIX, the file must be removed before another process can lock it. Windows cannot remove an open file, so
+        # there the file is closed first, and stays if another process has opened it in between.
         if sys.platform == "win32":
             os.close(file)
         with contextlib.suppress(OSError):
@@ -199,11 +201,11 @@ class FileLock:
             os.close(file)
 
     def _open(self, deadline_s: float) -> int:
-        # The file will be written, so it must not be a link that leads elsewhere.
+        # The file will be written to, so it must not be a link to another file.
         while not self._path.is_symlink():
             try:
                 file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-            except PermissionError:  # also Windows' answer while the file is being removed
+            except PermissionError:  # Windows also raises this while the file is being removed
                 if sys.platform == "win32" and time.monotonic() <= deadline_s:
                     time.sleep(_PAUSE_S)
                     continue
@@ -213,7 +215,7 @@ class FileLock:
                 return file
             os.close(file)
             break
-        raise OSError(errno.ELOOP, "it is a link or not a plain file", str(self._path))
+        raise OSError(errno.ELOOP, "it is a link or not a regular file", str(self._path))
 
     def _wait(self, file: int, deadline_s: float) -> None:
         while True:
@@ -229,11 +231,11 @@ class FileLock:
 
 
 class RunLock(FileLock):
-    """The lock of one folder.
+    """The lock of a run folder.
 
     Args:
-        path: of the lock's file; its folder exists.
-        run: the folder that it protects, for messages.
+        path: path of the lock file. Its folder must exist.
+        run: the folder that the lock protects, for messages.
     """
 
     def __init__(self, path: Path, run: Path) -> None:
@@ -241,11 +243,12 @@ class RunLock(FileLock):
         self._run = run
 
     def acquire(self) -> None:
-        """Take the lock, without waiting.
+        """Acquire the lock, waiting only briefly.
 
         Raises:
-            RunFolderError: another run holds it, of this or another process, or its file is a link.
-            OSError: the file cannot be written.
+            RunFolderError: another run in this or another process holds the lock, or the lock file is a link or not a
+                regular file.
+            OSError: the lock file cannot be written.
         """
         try:
             super().acquire()
@@ -255,7 +258,7 @@ class RunLock(FileLock):
             if error.errno != errno.ELOOP:
                 raise
             raise RunFolderError(
-                f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or not a plain "
+                f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or not a regular "
                 "file. Nothing was written to it. Remove it, or choose another --run-id."
             ) from None
         if self.problem:
@@ -264,12 +267,12 @@ class RunLock(FileLock):
 
 
 def _write_holder(file: int) -> None:
-    # All or nothing: half a number would be that of another process.
+    # Write everything or nothing, because a truncated number would be the pid of another process.
     text = f"{os.getpid()} {platform.node()}".encode()
     os.ftruncate(file, 0)
     written = 0
     try:
-        while written < len(text):  # a disk that is nearly full takes a part, and refuses at the next try
+        while written < len(text):  # a nearly full disk accepts a part, and then rejects the rest
             written += os.write(file, text[written:])
     except OSError:
         os.ftruncate(file, 0)
@@ -277,7 +280,7 @@ def _write_holder(file: int) -> None:
 
 
 def _lock(file: int, *, shared: bool = False) -> None:
-    """Raise ``OSError`` if another file descriptor has it. Windows has no shared locks."""
+    """Lock a file. Raise ``OSError`` if another descriptor holds the lock. On Windows, locks are never shared."""
     if sys.platform == "win32":
         os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
         try:
@@ -285,5 +288,5 @@ def _lock(file: int, *, shared: bool = False) -> None:
         finally:
             os.lseek(file, 0, os.SEEK_SET)
     else:
-        # Not lockf: its locks belong to a process, which may have two runs.
+        # flock rather than lockf, whose locks are per process: one process may have two runs.
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Reads a run from its folder: ours or ML-Agents', finished, killed, or being written at this moment.
+"""Reads a run of trajtrainer or ML-Agents from its folder, whether it is finished, killed or still running.
 
-Anyone may have written these files. Links are not followed (``ContainedFolder``), memory is bounded, and whatever is
-missing or damaged is left out; while a file is being written, its last whole content counts.
+The files are untrusted. Symbolic links are not followed (``ContainedFolder``), memory is bounded, and missing or
+damaged files are left out. While a file is being written, its last complete content is used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 LOGS = "run_logs"
 _LARGEST_TEXT = 1 << 23
 _END_OF_LOG = 1 << 20
-# Of all curves of a run together; with many tags each has fewer.
+# The limit for all curves of a run together. With many tags, each curve has fewer buckets.
 _MAX_BUCKETS_OF_RUN = 1 << 19
-# "2026-01-31 12:00:00 WARNING [loop.py:123] text"; further lines of a record are indented.
+# "2026-01-31 12:00:00 WARNING [loop.py:123] text". Further lines of the same record are indented.
 _RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ([A-Z]+) \[[^\]\n]{1,200}\] (.*)")
 _STARTED = re.compile(r"trajtrainer \S+")
 _COMMAND = "Command: "
@@ -42,18 +42,18 @@ _LEVELS = {"WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
 
 
 class Configuration(NamedTuple):
-    """The settings of a run, as they are written.
+    """The settings of a run, as written in the file.
 
     Attributes:
-        nested: as in the file.
-        flat: "behaviors.Ball.max_steps" -> value.
+        nested: the settings with the file's structure.
+        flat: the same settings by dotted name, such as "behaviors.Ball.max_steps".
     """
 
     nested: dict[str, Any]
     flat: dict[str, Any]
 
     def of_behavior(self, name: str) -> dict[str, Any]:
-        """The settings of one behavior, flat: "hyperparameters.learning_rate" -> value."""
+        """Return the settings of one behavior by dotted name, such as "hyperparameters.learning_rate"."""
         behaviors = self.nested.get("behaviors")
         section = behaviors.get(name) if isinstance(behaviors, dict) else None
         return dict(leaves(section)) if isinstance(section, dict) else {}
@@ -63,11 +63,11 @@ class SavedRun:
     """A run in a results folder.
 
     Attributes:
-        folder: in which it is.
-        parts: its folder below that one; empty where ``folder`` is the run's own.
-        run_id: the same as a name.
-        path: the same as a path.
-        curves: those of its event files, as far as they were read.
+        folder: the results folder.
+        parts: the run folder's path below ``folder``; empty if ``folder`` is the run folder itself.
+        run_id: ``parts`` joined by "/".
+        path: path of the run folder.
+        curves: the curves from the event files, as far as they have been read.
     """
 
     def __init__(self, folder: ContainedFolder, parts: Parts = ()) -> None:
@@ -88,33 +88,33 @@ class SavedRun:
 
     @property
     def configuration(self) -> Configuration:
-        """``configuration.yaml``."""
+        """The content of ``configuration.yaml``."""
         return self._configuration.get()
 
     @property
     def status(self) -> dict[str, Any]:
-        """``training_status.json``."""
+        """The content of ``training_status.json``."""
         return self._status.get()
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """The status without its metadata: name of a behavior or parameter -> its entries."""
+        """The sections of the status without the metadata: name of a behavior or parameter -> its entries."""
         sections = self.status.items()
         return {name: entry for name, entry in sections if isinstance(entry, dict) and name != "metadata"}
 
     @property
     def timers(self) -> dict[str, Any]:
-        """``timers.json``."""
+        """The content of ``timers.json``."""
         return self._timers.get()
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """How the run was started and ended, as of ``timers.json``."""
+        """The metadata in ``timers.json``, which describes the start and end of the run."""
         metadata = self.timers.get("metadata")
         return metadata if isinstance(metadata, dict) else {}
 
     def gauges(self, behavior: str) -> dict[str, float]:
-        """Newest mean of each statistic of a behavior, as of ``timers.json``: ``gauge_key`` of its tag -> value."""
+        """Return the newest mean of each of a behavior's statistics in ``timers.json``, by ``gauge_key`` of its tag."""
         gauges = self.timers.get("gauges")
         begin, end = f"{gauge_key(behavior)}.", ".mean"
         return {
@@ -131,35 +131,35 @@ class SavedRun:
 
     @property
     def notes(self) -> RunNotes:
-        """What people wrote about the run, on its page."""
+        """The notes that users wrote about the run on its web page."""
         return notes_about(self._notes.get(), self.folder, self.parts)
 
     @property
     def problems(self) -> list[str]:
-        """Why files were left out, of those that were asked for so far."""
+        """The reasons why files were left out, among those that were requested so far."""
         found = (each.problem for each in (self._configuration, self._status, self._timers))
         return [problem for problem in found if problem]
 
     def behavior_folders(self) -> list[str]:
-        """The names of the folders with event files."""
+        """Return the names of the folders with event files."""
         return [entry.name for entry in _behavior_folders(self.folder, self.parts)]
 
     def updated(self, behavior_folders: list[str]) -> float:
-        """When a log or event file was last written, seconds since 1970; 0 without any."""
+        """Return the time when a log or event file was last written, in seconds since 1970; 0 if there are no files."""
         times = [each.changed for each in self.folder.list((*self.parts, LOGS))]
         for name in behavior_folders:
             times += [each.changed for each in event_files(self.folder, (*self.parts, name))]
         return max(times, default=0.0)
 
     def holder(self) -> Holder | None:
-        """The process that trains into the folder; None without one."""
-        # The lock lies next to the run's folder; the path to it consists of folders, not of links.
+        """Return the process that is training the run, or None."""
+        # ``neighbor`` makes sure that the path of the lock contains no symbolic links.
         if self.neighbor(lock_file(self.path)) is None:
             return None
         return find_holder(lock_file(self.path))
 
     def neighbor(self, path: Path) -> FolderEntry | None:
-        """The file of this name next to the run's folder; None without one."""
+        """Return the entry with the name of ``path`` next to the run folder, or None if it does not exist."""
         return self.folder.entry((*self.parts[:-1], path.name))
 
     def _parse_configuration(self, text: str) -> Configuration:
@@ -171,12 +171,12 @@ class SavedRun:
 
 
 def gauge_key(tag: str) -> str:
-    """The name of a tag in ``timers.json``, without behavior and kind."""
+    """Return the name of a tag in ``timers.json``, without the behavior and the kind of statistic."""
     return tag.replace("/", ".").replace(" ", "")
 
 
 def is_run(folder: ContainedFolder, parts: Parts) -> bool:
-    """Whether a folder is that of a run: it has logs, settings, or behaviors with event files."""
+    """Return whether a folder is a run folder: it has logs, a configuration, or behaviors with event files."""
     entries = folder.list(parts)
     if any(each.name == (LOGS if each.is_folder else "configuration.yaml") for each in entries):
         return True
@@ -191,7 +191,7 @@ class RunCurves:
     """The curves of a run.
 
     Attributes:
-        behaviors: name of a folder -> its curves.
+        behaviors: name of a behavior's folder -> its curves.
     """
 
     def __init__(self, folder: ContainedFolder, parts: Parts) -> None:
@@ -200,7 +200,7 @@ class RunCurves:
         self.behaviors: dict[str, BehaviorCurves] = {}
 
     def read_on(self, seconds: float) -> bool:
-        """Read what is new, for at most so long. Return whether that was all."""
+        """Read new records for about ``seconds``. Return whether everything was read."""
         until_s = time.monotonic() + seconds
         there = {entry.name for entry in _behavior_folders(self._folder, self._parts)}
         for gone in self.behaviors.keys() - there:
@@ -208,45 +208,46 @@ class RunCurves:
         for name in sorted(there - self.behaviors.keys()):
             self.behaviors[name] = BehaviorCurves(self._folder, (*self._parts, name))
         most = _MAX_BUCKETS_OF_RUN // max(1, len(self.behaviors))
-        whole = [each.read_on(until_s, most) for each in self.behaviors.values()]  # a little of each
+        whole = [each.read_on(until_s, most) for each in self.behaviors.values()]  # a list, so that none is skipped
         return all(whole)
 
     @property
     def began(self) -> float | None:
-        """When the first point was written, seconds since 1970; None before that."""
+        """The time when the first point was written, in seconds since 1970; None if there is no point yet."""
         return min((each.began for each in self.behaviors.values() if each.began is not None), default=None)
 
     @property
     def version(self) -> tuple[tuple[str, int], ...]:
-        """A value that changes with the curves."""
+        """A value that changes whenever the curves change."""
         return tuple((name, each.version) for name, each in self.behaviors.items())
 
     @property
     def share_read(self) -> float:
-        """Which share of the files was read, 0 to 1."""
+        """The fraction of the files that has been read, from 0 to 1."""
         size = sum(each.num_bytes for each in self.behaviors.values())
         num_read = sum(each.num_read for each in self.behaviors.values())
         return min(1.0, num_read / size) if size else 1.0
 
 
 class CachedFile(Generic[T]):
-    """The content of a small file, parsed again when the file has changed.
+    """The parsed content of a small file, which is parsed again when the file has changed.
 
     Attributes:
-        problem: why the file was left out, or its newest state was; empty if nothing was. It begins with the path.
+        problem: why the file or its newest version could not be used, starting with the path; empty if it could.
     """
 
     def __init__(
         self, folder: ContainedFolder, parts: Parts, parse: Callable[[str], T], missing: T, *, tail: int = 0
     ) -> None:
-        """Read nothing yet.
+        """Initialize the cache without reading the file.
 
         Args:
-            folder: where it is.
-            parts: its name.
-            parse: raises ``ValueError`` or ``SettingsError`` where the text is not whole.
-            missing: stands for the content of a missing file.
-            tail: parse this many bytes of its end; 0: parse all of it, unless it is larger than any of ours.
+            folder: folder that contains the file.
+            parts: path of the file below ``folder``.
+            parse: parses the text, and raises ``ValueError`` or ``SettingsError`` if it is incomplete.
+            missing: content to return if the file does not exist.
+            tail: parse only this number of bytes at the end of the file. With 0, parse the whole file, unless it is
+                larger than any file that trajtrainer writes.
         """
         self.problem = ""
         self._folder, self._parts, self._parse, self._missing, self._tail = folder, parts, parse, missing, tail
@@ -254,7 +255,7 @@ class CachedFile(Generic[T]):
         self._content = missing
 
     def get(self) -> T:
-        """The content as it is now, or as it was when the file was last whole."""
+        """Return the current content, or the last complete content if the file is not complete now."""
         entry = self._folder.entry(self._parts)
         if entry is None or entry.is_folder:
             self._seen, self._content, self.problem = None, self._missing, ""
@@ -282,12 +283,12 @@ class CachedFile(Generic[T]):
 
 @dataclass(slots=True)
 class LogEntry:
-    """One record of the log that a person should know of.
+    """A log record that is worth showing to the user.
 
     Attributes:
-        time: as it is written there, in the time zone of the run.
+        time: the time as written in the log, in the time zone of the run.
         kind: "start", "restart" (of an environment), "warning" or "error".
-        text: of a start the command; otherwise the message, in one line or several.
+        text: the command for a start; otherwise the message, which may have several lines.
     """
 
     time: str
@@ -300,8 +301,8 @@ class Log:
     """The end of a log.
 
     Attributes:
-        records: oldest first.
-        ended_by: the error that ended the newest start, if one did.
+        records: the records, oldest first.
+        ended_by: the error that ended the run after its latest start; None if it did not end with an error.
     """
 
     records: list[LogEntry] = field(default_factory=list)
@@ -309,7 +310,7 @@ class Log:
 
 
 def _read_log(text: str) -> Log:
-    """Pick the starts, restarts, warnings and errors from the end of a log."""
+    """Extract starts, restarts, warnings and errors from the end of a log."""
     log = Log()
     current: LogEntry | None = None
     for line in text.splitlines():
@@ -343,7 +344,7 @@ def _read_log(text: str) -> Log:
 def _parse_object(text: str) -> dict[str, Any]:
     content = json.loads(text)
     if not isinstance(content, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     return content
 
 
@@ -356,7 +357,7 @@ def _plain(value: Any) -> Any:
 
 
 def shown_setting(value: object) -> str:
-    """A value of ``Configuration.flat`` as YAML has it. A long number, which no one typed, has six digits."""
+    """Return a value of ``Configuration.flat`` in YAML notation. Long floats are shortened to six digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)

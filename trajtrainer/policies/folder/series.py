@@ -1,8 +1,8 @@
-"""Statistics over a run in bounded memory, read from event files and read on as these grow.
+"""Curves of a run's statistics in bounded memory, read from event files and extended as the files grow.
 
-A curve consists of buckets, which hold mean, lowest and highest value of neighboring points. At first a bucket is one
-point; when there are too many buckets, each two neighbors are merged. So no extreme is ever lost, however many points
-there are, and the newest point is always there.
+A curve consists of buckets, which hold the mean, lowest and highest value of neighboring points. At first, each bucket
+is a single point. When there are too many buckets, pairs of neighbors are merged. This way, no extreme value is ever
+lost, and the newest point is always included.
 
 Shape legend: P points, B buckets.
 """
@@ -37,25 +37,25 @@ logger = logging.getLogger(__name__)
 MAX_BUCKETS = 8192
 MAX_TAGS = 5000
 _FEWEST_BUCKETS = 256
-_MAX_BUCKETS_AT_ONCE = 1 << 22  # of all tags of a folder that is read to its end
+_MAX_BUCKETS_AT_ONCE = 1 << 22  # for all tags of a folder that is read completely
 _FIRST_CAPACITY = 64
 _TIME, _MEAN, _LOW, _HIGH = range(4)
 _MAX_HISTOGRAMS = 500
-# Of one batch of records.
+# Limits for a batch of records.
 _MAX_RECORDS = 10_000
 _MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A statistic over a run. Up to 8,192 points are as they were written; with more, neighbors share a bucket.
+    """A statistic over a run. Up to 8,192 points are returned as written; with more, neighbors share a bucket.
 
     Attributes:
-        steps: the last one of each bucket, ascending, i64 [B].
+        steps: the last step of each bucket, ascending, i64 [B].
         values: the mean of each bucket, finite, f64 [B].
-        low: its lowest value, f64 [B].
-        high: its highest value, f64 [B].
-        times: when its last point was written, seconds since 1970, f64 [B].
+        low: the lowest value of each bucket, f64 [B].
+        high: the highest value of each bucket, f64 [B].
+        times: the time when the last point of each bucket was written, in seconds since 1970, f64 [B].
     """
 
     steps: Ints
@@ -66,16 +66,17 @@ class Series:
 
     @classmethod
     def of_points(cls, steps: Ints, values: Floats) -> Series:
-        """A series of single points, without times."""
+        """Create a series of single points, without times."""
         return cls(steps, values, values, values, np.zeros(len(steps)))
 
 
 class Curve:
-    """A statistic of one tag that grows.
+    """The growing curve of one tag.
 
     Attributes:
-        last: step, time and value of the newest point; if that was dropped, those of the bucket before it.
-        num_points: how many were added.
+        last: step, time and value of the newest point, or of the newest bucket if later points were dropped; None if
+            the curve is empty.
+        num_points: number of points that were added.
     """
 
     def __init__(self) -> None:
@@ -84,19 +85,20 @@ class Curve:
         self._steps = np.empty(_FIRST_CAPACITY, np.int64)
         self._columns = np.empty((4, _FIRST_CAPACITY))
         self._size = 0
-        self._stride = 1  # points of a bucket
-        self._tail = (np.empty(0, np.int64), np.empty(0), np.empty(0))  # too few points for a bucket
+        self._stride = 1  # points per bucket
+        self._tail = (np.empty(0, np.int64), np.empty(0), np.empty(0))  # points that do not fill a bucket yet
 
     def extend(self, steps: Ints, times: Floats, values: Floats, most: int = MAX_BUCKETS) -> None:
         """Add points in the order in which they were written.
 
-        A step that is not above the one before it means that the run was resumed from there.
+        If a step is not greater than the previous one, the run was resumed from there, and the points at or after this
+        step are dropped.
 
         Args:
-            steps: i64 [P].
-            times: f64 [P].
-            values: finite, f64 [P].
-            most: buckets to keep; even.
+            steps: step of each point, i64 [P].
+            times: seconds since 1970, f64 [P].
+            values: finite values, f64 [P].
+            most: maximum number of buckets to keep; must be even.
         """
         borders = [0, *(np.flatnonzero(np.diff(steps) <= 0) + 1).tolist(), len(steps)]
         for begin, end in pairwise(borders):
@@ -105,7 +107,7 @@ class Curve:
                 self._append(steps[begin:end], times[begin:end], values[begin:end], most)
 
     def drop_from(self, step: int) -> None:
-        """Drop the points from this step on, and what shares a bucket with them."""
+        """Drop the points at or after this step, together with the buckets that contain them."""
         if self.last is None or self.last[0] < step:
             return
         steps, times, values = self._tail
@@ -120,16 +122,16 @@ class Curve:
     def series(
         self, most: int | None = None, begin: float = -np.inf, end: float = np.inf, *, by_time: bool = False
     ) -> Series:
-        """The part between two steps, or moments, and one bucket beyond each end.
+        """Return the part between two steps or times, and one more bucket at each end.
 
         Args:
-            most: buckets, up to one more; None for as many as there are.
+            most: maximum number of buckets in the result; None for no limit.
             begin: first step.
             end: last step.
-            by_time: ``begin`` and ``end`` are seconds since 1970.
+            by_time: if True, ``begin`` and ``end`` are seconds since 1970.
         """
         steps, columns = self._all()
-        # The clock of a run may have been set back.
+        # The clock may have been set back during the run.
         along = np.maximum.accumulate(columns[_TIME]) if by_time else steps
         first = max(0, int(np.searchsorted(along, begin, "left")) - 1)
         behind = int(np.searchsorted(along, end, "right")) + 1
@@ -137,12 +139,12 @@ class Curve:
         width = 1 if most is None else -(-len(steps) // max(1, most))
         if width > 1:
             steps, columns = _merged(steps, columns, width)
-        # Copies: what the curve keeps changes as it grows.
+        # Return copies, because the curve's arrays change as it grows.
         mean, low, high, times = (columns[row].copy() for row in (_MEAN, _LOW, _HIGH, _TIME))
         return Series(steps.copy(), mean, low, high, times)
 
     def _all(self) -> tuple[Ints, NDArray[np.float64]]:
-        """The buckets, and a last one of the points that are too few for one."""
+        """Return all buckets, including a last one for the points that are too few to fill a bucket."""
         steps, columns = self._steps[: self._size], self._columns[:, : self._size]
         tail_steps, times, values = self._tail
         if not len(tail_steps):
@@ -155,7 +157,7 @@ class Curve:
         self.last = int(steps[-1]), float(times[-1]), float(values[-1])
         steps, times, values = (np.concatenate(pair) for pair in zip(self._tail, (steps, times, values), strict=True))
         while len(steps):
-            while self._size >= most:  # merge each two buckets; of an odd number the first stays as it is
+            while self._size >= most:  # merge pairs of buckets; if the number is odd, the first stays
                 odd = self._size % 2
                 halved, columns = _merged(self._steps[odd : self._size], self._columns[:, odd : self._size], 2)
                 self._size = odd + len(halved)
@@ -181,7 +183,7 @@ class Curve:
 
 
 def _merged(steps: Ints, columns: NDArray[np.float64], width: int) -> tuple[Ints, NDArray[np.float64]]:
-    """Merge ``width`` neighbors each; the last ones may be fewer."""
+    """Merge each group of ``width`` neighbors. The last group may be smaller."""
     begins = np.arange(0, len(steps), width)
     if not len(begins):
         return steps, columns
@@ -200,12 +202,12 @@ class BehaviorCurves:
     """The curves in the event files of one behavior's folder.
 
     Attributes:
-        curves: tag -> its curve.
-        histograms: tag -> a curve of each of its percentiles (``LEVELS``).
-        starts: steps from which the run was resumed, where its event files say so.
-        began: when the first point was written, seconds since 1970; None before that.
-        version: changes with them.
-        error: why a file could not be read the last time, if one could not.
+        curves: tag -> curve.
+        histograms: tag -> one curve per percentile (``LEVELS``).
+        starts: steps from which the run was resumed, if its event files contain them.
+        began: the time when the first point was written, in seconds since 1970; None if there is no point yet.
+        version: a number that changes whenever the curves change.
+        error: the error of the last read; None if it succeeded.
     """
 
     def __init__(self, folder: ContainedFolder, parts: Parts) -> None:
@@ -225,12 +227,12 @@ class BehaviorCurves:
 
     @property
     def num_bytes(self) -> int:
-        """The size of all files."""
+        """The total size of all files."""
         return sum(file.size for file in self._files)
 
     @property
     def num_read(self) -> int:
-        """How many of these bytes were read, or will never be."""
+        """The number of these bytes that were read or cannot be read."""
         return sum(
             file.size if reader.is_damaged else reader.offset
             for file, reader in zip(self._files, self._readers, strict=True)
@@ -238,17 +240,17 @@ class BehaviorCurves:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a file has a part that cannot be read."""
+        """True if a part of a file is damaged and cannot be read."""
         return any(reader.is_damaged for reader in self._readers)
 
     def read_on(self, until_s: float, most_buckets: int) -> bool:
-        """Read what is new, until ``time.monotonic`` reaches ``until_s``. Return whether that was all."""
+        """Read new records until ``time.monotonic`` reaches ``until_s``. Return whether everything was read."""
         self.error = None
         files = event_files(self._folder, self._parts)
         known = [file.identity for file in self._files]
         has_shrunk = any(file.size < reader.offset for file, reader in zip(files, self._readers, strict=False))
         if [file.identity for file in files[: len(known)]] != known or has_shrunk:
-            # A file is gone, or is another one now: this is another run under the same name.
+            # A file was deleted or replaced: this is a different run with the same name.
             self._begin(files)
             self.version += 1
         for file in files[len(self._files) :]:
@@ -273,14 +275,14 @@ class BehaviorCurves:
                     self._add(events, most_buckets)
                     if time.monotonic() > until_s:
                         return reader.offset >= file.size
-        except FileNotFoundError:  # deleted in the meantime
+        except FileNotFoundError:  # just deleted
             pass
         except OSError as error:
             self.error = error
         return True
 
     def _add(self, events: EventBatch, most_buckets: int) -> None:
-        """Add points in the order in which everything is in the file: a start drops the points before it only."""
+        """Add points in file order, so that the start of a resumed run drops only points that come before it."""
         begin = 0
         for number, step in events.starts.items():
             self._extend(events, begin, number, most_buckets)
@@ -294,8 +296,8 @@ class BehaviorCurves:
         self.version += bool(events.points or events.histograms)
 
     def _extend(self, events: EventBatch, begin: int, end: int | None, most_buckets: int) -> None:
-        """Add the points of the records from number ``begin`` to before ``end``."""
-        # All are counted in advance, so that the first ones do not have to give up much later.
+        """Add the points of the records from index ``begin`` up to, but not including, ``end``."""
+        # All curves are counted in advance, so that the first ones do not have to be reduced drastically later.
         num_curves = len(self.curves.keys() | events.points.keys())
         num_curves += len(LEVELS) * len(self.histograms.keys() | events.histograms.keys())
         most = most_buckets // max(1, num_curves)
@@ -331,14 +333,14 @@ def _next_batch(records: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def event_files(folder: ContainedFolder, parts: Parts) -> list[FolderEntry]:
-    """The event files of a behavior's folder, in the order in which they were begun."""
+    """Return the event files of a behavior's folder, in the order in which they were created."""
     return [each for each in folder.list(parts) if each.name.startswith(PREFIX) and not each.is_folder]
 
 
 def read_scalars(folder: Path) -> dict[str, Series]:
-    """Read the scalars of a behavior's folder: tag -> series, sorted by tag.
+    """Read the scalars of a behavior's folder as a dict from tag to series, sorted by tag.
 
-    What a run had written before it was killed and resumed from an earlier step is left out.
+    If a run was killed and resumed from an earlier step, the points that it had written after this step are left out.
 
     Raises:
         OSError: a file cannot be read.
@@ -352,5 +354,5 @@ def read_scalars(folder: Path) -> dict[str, Series]:
 
 
 def tags_of(behaviors: Mapping[str, Mapping[str, Series]]) -> list[str]:
-    """All tags of some behaviors, sorted."""
+    """Return all tags of several behaviors, sorted."""
     return sorted({tag for scalars in behaviors.values() for tag in scalars})

@@ -1,4 +1,4 @@
-"""``run_logs/training_status.json``: lessons, ratings and the checkpoints that are kept.
+"""Reads and writes ``run_logs/training_status.json``: lessons, ratings and the list of kept checkpoints.
 
 See docs/explanation/mlagents-behavior.md#training-status.
 
@@ -10,8 +10,8 @@ The file has ML-Agents' format, so that each trainer can continue where the othe
                     "raw_image_order": "hwc", "imported_from": "..."},
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
-A parameter and a behavior with the same name share an object, as in ML-Agents. ML-Agents does not have the last six
-entries and leaves them alone (docs/measure/evaluation.md).
+A parameter and a behavior with the same name share an object, as in ML-Agents. ML-Agents does not write the last six
+entries, and does not change them (docs/measure/evaluation.md).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from trajtrainer.policies.folder.run_folder import BehaviorFolder
 logger = logging.getLogger(__name__)
 
 STATUS_FORMAT_VERSION = "0.3.0"
-# The release whose formats these files have. ML-Agents compares it with its own version when it resumes a run. Its
-# reader accepts exactly the three keys of the metadata, so our own version cannot be there.
+# The ML-Agents release whose file formats are used. ML-Agents compares it with its own version when it resumes a run.
+# Its reader accepts exactly the three keys of the metadata, so trajtrainer's version cannot be added.
 COMPATIBLE_MLAGENTS_VERSION = "1.1.0"
-# What ``stopped`` has as ``by`` if a search ended the run, because others do better.
+# The value of ``by`` in ``stopped`` if a search ended the run because other trials performed better.
 PRUNING = "pruning"
 
 FILE = "pulled_from.txt"
@@ -48,7 +48,7 @@ class CheckpointRecord:
 
     Attributes:
         steps: the trainer's step when it was saved.
-        reward: mean return of the episodes since the last policy update; None without any.
+        reward: mean return of the episodes since the last policy update; None if there were none.
         creation_time: seconds since 1970.
     """
 
@@ -57,7 +57,7 @@ class CheckpointRecord:
     creation_time: float
 
     def to_json(self, folder: BehaviorFolder, *, final: bool = False) -> dict[str, Any]:
-        """The record as the file has it."""
+        """Return the record in the format of the file."""
         return {
             "steps": self.steps,
             "file_path": str(folder.exported if final else folder.numbered(self.steps, ".onnx")),
@@ -68,10 +68,10 @@ class CheckpointRecord:
 
     @classmethod
     def from_json(cls, entry: object) -> CheckpointRecord | None:
-        """None if the entry is not a record.
+        """Return the record of an entry, or None if the entry is not a valid record.
 
-        Paths in the entry are ignored. The files are where this run's folder says, even if the run was moved, and no
-        entry can make the rotation of checkpoints delete something outside of the folder.
+        Paths in the entry are ignored; they are derived from the run folder instead. So the files are found even if the
+        run was moved, and no entry can cause files outside the folder to be deleted when old checkpoints are removed.
         """
         if not isinstance(entry, dict):
             return None
@@ -82,14 +82,14 @@ class CheckpointRecord:
 
 
 class TrainingStatus:
-    """The content of the file, in memory. Thread-safe."""
+    """The content of the file in memory. This class is thread-safe."""
 
     def __init__(self, path: Path | None, sections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Write nothing yet.
+        """Initialize the status without writing the file.
 
         Args:
-            path: of the file; None never writes (``--inference``).
-            sections: of the earlier run, if this one is resumed. Unknown entries are kept.
+            path: path of the file; None if it must not be written (``--inference``).
+            sections: sections of the earlier run, if a run is resumed. Unknown entries are kept.
         """
         self.path = path
         self._sections: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in (sections or {}).items()}
@@ -97,10 +97,10 @@ class TrainingStatus:
 
     @classmethod
     def load(cls, path: Path, *, writes: bool = True) -> TrainingStatus:
-        """Read the file of a run that is resumed.
+        """Read the file of a resumed run.
 
-        A missing or damaged file is a warning and never an error: the checkpoint managers find the checkpoints by their
-        files.
+        A missing or damaged file causes a warning, not an error, because the checkpoint managers can find the
+        checkpoints in the folder.
         """
         target = path if writes else None
         try:
@@ -125,23 +125,23 @@ class TrainingStatus:
         return status
 
     def lesson(self, parameter: str) -> int | None:
-        """The number of the lesson that an environment parameter has reached; None if unknown."""
+        """Return the number of the lesson that an environment parameter has reached, or None if unknown."""
         number = self._get(parameter, "lesson_num")
         return number if _is_count(number) else None
 
     def lessons(self) -> dict[str, dict[str, int]]:
-        """The lessons of all parameters, as ``Curriculum.restore`` takes them."""
+        """Return the lessons of all parameters, in the form that ``Curriculum.restore`` takes."""
         with self._lock:
             names = list(self._sections)
         found = {name: self.lesson(name) for name in names}
         return {name: {"lesson_num": number} for name, number in found.items() if number is not None}
 
     def set_lesson(self, parameter: str, number: int) -> None:
-        """Set the number of the lesson of an environment parameter."""
+        """Set the lesson number of an environment parameter."""
         self._set(parameter, "lesson_num", number)
 
     def elo(self, behavior: str) -> float | None:
-        """The rating of a behavior that trains by self-play; None if unknown."""
+        """Return the rating of a behavior that trains by self-play, or None if unknown."""
         return finite_or_none(self._get(behavior, "elo"))
 
     def set_elo(self, behavior: str, elo: float) -> None:
@@ -149,7 +149,7 @@ class TrainingStatus:
         self._set(behavior, "elo", elo)
 
     def checkpoints(self, behavior: str) -> list[CheckpointRecord] | None:
-        """The kept checkpoints, oldest first; None if the file does not list them."""
+        """Return the records of the kept checkpoints, oldest first, or None if the file does not list them."""
         entries = self._get(behavior, "checkpoints")
         if not isinstance(entries, list):
             return None
@@ -159,26 +159,26 @@ class TrainingStatus:
     def set_checkpoints(
         self, folder: BehaviorFolder, records: Sequence[CheckpointRecord], final: CheckpointRecord | None = None
     ) -> None:
-        """Replace the list of a behavior and, if given, its final checkpoint."""
+        """Replace a behavior's list of checkpoints and, if given, its final checkpoint."""
         self._set(folder.behavior, "checkpoints", [record.to_json(folder) for record in records])
         if final is not None:
             self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
 
     @property
     def steps(self) -> int:
-        """The steps of all behaviors together, in their newest checkpoints."""
+        """The total number of steps of all behaviors, according to their newest checkpoints."""
         with self._lock:
             names = list(self._sections)
         return sum(records[-1].steps for name in names if (records := self.checkpoints(name)))
 
     def best_steps(self, behavior: str) -> int | None:
-        """The step of a behavior's best model; None if unknown."""
+        """Return the step of a behavior's best model, or None if unknown."""
         best = self._get(behavior, "best")
         steps = best.get("steps") if isinstance(best, dict) else None
         return steps if _is_count(steps) else None
 
     def set_best(self, behavior: str, best: Mapping[str, Any], kept: Sequence[Mapping[str, Any]] | None) -> None:
-        """Set a behavior's best model; ``kept`` lists all that are kept, the best first, if there are several."""
+        """Set a behavior's best model. If several models are kept, ``kept`` lists them all, the best first."""
         self._set(behavior, "best", dict(best))
         if kept is not None:
             self._set(behavior, "best_models", list(kept))
@@ -192,7 +192,7 @@ class TrainingStatus:
         self._set(behavior, "training", dict(mean_return))
 
     def set_stopped(self, behavior: str, stopped: Mapping[str, Any] | None) -> None:
-        """Set what ended the training of a behavior before its maximum steps; None clears it."""
+        """Set the reason why a behavior's training ended before its ``max_steps``; None clears it."""
         if stopped is not None:
             self._set(behavior, "stopped", dict(stopped))
             return
@@ -204,26 +204,26 @@ class TrainingStatus:
         self._set(behavior, "imported_from", trainer)
 
     def raw_image_order(self) -> RawImageOrder:
-        """The order of the player's raw images; ``AUTO`` if unknown or if behaviors differ."""
+        """Return the dimension order of the player's raw images; ``AUTO`` if it is unknown or behaviors differ."""
         with self._lock:
             found = [section.get("raw_image_order") for section in self._sections.values()]
         known = [order for order in (RawImageOrder.HWC, RawImageOrder.CHW) if order.value in found]
         return known[0] if len(known) == 1 else RawImageOrder.AUTO
 
     def set_raw_image_order(self, behavior: str, order: RawImageOrder) -> None:
-        """Set the order of the raw images that a behavior has."""
+        """Set the dimension order of a behavior's raw images."""
         self._set(behavior, "raw_image_order", order.value)
 
     def save(self) -> None:
-        """Write the file, whole or not at all.
+        """Write the file atomically.
 
-        A failure is logged and leaves the old file: checkpoints can be found without it.
+        A failure is only logged and leaves the old file, because checkpoints can be found without it.
         """
         if self.path is None:
             return
         with self._lock:
             content = {name: dict(entry) for name, entry in self._sections.items() if name != "metadata"}
-            # Last, as in ML-Agents. A behavior with this name keeps its entries.
+            # The metadata comes last, as in ML-Agents. A behavior called "metadata" keeps its entries.
             content["metadata"] = {**self._sections.get("metadata", {}), **_metadata()}
             try:
                 atomic.write_text(self.path, json.dumps(content, indent=4))
@@ -248,9 +248,9 @@ def _metadata() -> dict[str, str]:
 
 
 def _compare_versions(path: Path, metadata: object) -> None:
-    # ML-Agents warns in the same way. Another version may have another format.
+    # ML-Agents logs the same warning. The format may differ between versions.
     if not isinstance(metadata, dict):
-        logger.warning("Training status file %s has no version. It is read as well as possible.", path)
+        logger.warning("Training status file %s has no version. It is read on a best-effort basis.", path)
         return
     names = {"stats_format_version": "format", "mlagents_version": "ML-Agents", "torch_version": "PyTorch"}
     for key, now in _metadata().items():
@@ -265,7 +265,7 @@ def _compare_versions(path: Path, metadata: object) -> None:
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed package, or "unknown". This does not import it."""
+    """Return the version of an installed package without importing it, or "unknown"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -277,7 +277,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def finite_or_none(value: object) -> float | None:
-    """The number as JSON can hold it; None of anything but a finite number."""
+    """Return a finite number as a float that JSON can represent, or None for any other value."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
@@ -288,12 +288,12 @@ def finite_or_none(value: object) -> float | None:
 
 
 def write_origin(folder: Path, origin: str) -> None:
-    """Write into a run's folder where it was downloaded from."""
+    """Write a file into a run folder that says where the run was downloaded from."""
     (folder / FILE).write_text(f"{origin}\n", encoding="utf-8")
 
 
 def origin_of(folder: Path) -> str | None:
-    """Where a folder, or one that contains it, was downloaded from; None if it was not."""
+    """Return where a folder or one of its parents was downloaded from, or None if neither was downloaded."""
     for each in (folder, *folder.parents):
         if (each / FILE).is_file():
             return (each / FILE).read_text(encoding="utf-8", errors="replace").strip()

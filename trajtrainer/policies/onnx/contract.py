@@ -1,7 +1,7 @@
-"""The contract between Unity and an ``.onnx`` policy: names, versions, operators. Facts only, no code.
+"""The contract between Unity and an ``.onnx`` policy: names, versions and operators.
 
-Sources: the names that ML-Agents exports, the checks its C# package makes when a model is assigned, and the operator
-tables of the inference packages below it (Barracuda, Sentis, Inference Engine).
+Sources: the names that ML-Agents exports, the checks that its C# package makes when a model is assigned, and the
+operator tables of the underlying inference packages (Barracuda, Sentis, Inference Engine).
 """
 
 import fnmatch
@@ -12,7 +12,7 @@ OBSERVATION_PREFIX: Final = "obs_"
 ACTION_MASKS: Final = "action_masks"
 RECURRENT_IN: Final = "recurrent_in"
 
-# Outputs, in the order in which ML-Agents lists them.
+# Outputs, in ML-Agents' order.
 VERSION_NUMBER: Final = "version_number"
 MEMORY_SIZE: Final = "memory_size"
 CONTINUOUS_ACTIONS: Final = "continuous_actions"
@@ -23,7 +23,7 @@ DISCRETE_SHAPE: Final = "discrete_action_output_shape"
 DETERMINISTIC_DISCRETE: Final = "deterministic_discrete_actions"
 RECURRENT_OUT: Final = "recurrent_out"
 
-# Names of models of ML-Agents 1.x (version 2).
+# Names in models of ML-Agents 1.x (version 2).
 LEGACY_VECTOR: Final = "vector_observation"
 LEGACY_VISUAL_PREFIX: Final = "visual_observation_"
 LEGACY_ACTION: Final = "action"
@@ -33,7 +33,7 @@ LEGACY_IS_CONTINUOUS: Final = "is_continuous_control"
 _ACTIONS: Final = (CONTINUOUS_ACTIONS, DETERMINISTIC_CONTINUOUS, DISCRETE_ACTIONS, DETERMINISTIC_DISCRETE)
 PER_AGENT_OUTPUTS: Final = (*_ACTIONS, RECURRENT_OUT)
 
-# Inputs that Unity can also fill; no trainer exports them any more.
+# Other inputs that Unity can fill. No current trainer exports them.
 ALSO_ACCEPTED_INPUTS: Final = {
     "prev_action": "previous discrete actions",
     "epsilon": "normal noise drawn by Unity",
@@ -44,21 +44,22 @@ ALSO_ACCEPTED_INPUTS: Final = {
 LEGACY_MODEL_VERSION: Final = 2
 MODEL_VERSION: Final = 3
 
-# Dimensions of a tensor that the importer takes at most.
+# The maximum tensor rank that Unity's importer supports.
 MAX_RANK: Final = 8
 
 MIN_OPSET: Final = 7
-# Sentis 2.6, which package 4.0.3 of ML-Agents requires, announces up to 25; the versions of earlier packages do not.
+# Sentis 2.6, which ML-Agents package 4.0.3 requires, announces support up to 25. The versions that earlier packages
+# require do not.
 MAX_OPSET: Final = 15
 BARRACUDA_OPSET: Final = 9
 
-# What the exporter writes by default: the only opset that Barracuda (ML-Agents 1.x and 2.x) covers well and that
-# every later package imports too; ML-Agents itself writes it.
+# The exporter's default: the only opset that Barracuda (ML-Agents 1.x and 2.x) supports well and that every later
+# package imports, too. ML-Agents itself exports this opset.
 DEFAULT_OPSET: Final = 9
-# The lowest opset the exporter writes: the first whose operators cover all networks.
+# The lowest opset that the exporter writes, because it is the first whose operators cover all networks.
 MIN_EXPORT_OPSET: Final = 9
 
-# Operators of the ONNX standard that Sentis and Inference Engine cannot import. Names ending in * are prefixes.
+# Standard ONNX operators that Sentis and Inference Engine cannot import. Names ending in * are prefixes.
 _UNSUPPORTED = """
     AffineGrid BitShift CenterCropPad Col2Im ConcatFromSequence ConvInteger DeformConv DequantizeLinear Det
     DynamicQuantizeLinear EyeLike GlobalLpPool GroupNormalization GRU If ImageDecoder Loop LpNormalization LpPool
@@ -68,7 +69,7 @@ _UNSUPPORTED = """
 """
 UNSUPPORTED_OPERATORS: Final = frozenset(_UNSUPPORTED.split())
 
-# Operators that Barracuda 2 and 3 import (its manual, "Supported ONNX operators").
+# Operators that Barracuda 2 and 3 can import (from its manual, "Supported ONNX operators").
 _BARRACUDA = """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast Ceil Clip Concat
     Constant ConstantOfShape Conv ConvTranspose Cos Cosh DepthToSpace Div Dropout Elu Equal Exp Expand Flatten Floor
@@ -85,11 +86,12 @@ GPU_COMPUTE: Final = "GPU compute"
 GPU_PIXEL: Final = "GPU pixel"
 BACK_ENDS: Final = (CPU, GPU_COMPUTE, GPU_PIXEL)
 
-# Transposes that Barracuda takes for a change between channels-first and channels-last, and leaves out: early versions
-# (1.x) always, later ones where a convolution is in the model.
+# Transposes that Barracuda mistakes for a conversion between channels-first and channels-last and removes: early
+# versions (1.x) always, later versions if the model contains a convolution.
 BARRACUDA_LAYOUT_TRANSPOSES: Final = ((0, 2, 3, 1), (0, 3, 1, 2))
 
-# Operators that Sentis 2.1 and Inference Engine 2.2 do not run on every back end; all others they import run on all.
+# Operators that Sentis 2.1 and Inference Engine 2.2 do not run on every back end. All other importable operators run on
+# all back ends.
 BACK_ENDS_OF_OPERATOR: Final = {
     "LSTM": (CPU, GPU_COMPUTE),
     "Multinomial": (CPU,),
@@ -100,10 +102,10 @@ BACK_ENDS_OF_OPERATOR: Final = {
 
 
 def observation_name(sensor: int) -> str:
-    """The input of one sensor, by its index among the behavior's observation specs."""
+    """Return the name of a sensor's input, given its index among the behavior's observation specs."""
     return f"{OBSERVATION_PREFIX}{sensor}"
 
 
 def is_unsupported(operator: str) -> bool:
-    """Whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
+    """Return whether Unity's importer rejects a standard operator, according to :data:`UNSUPPORTED_OPERATORS`."""
     return any(fnmatch.fnmatchcase(operator, name) for name in UNSUPPORTED_OPERATORS)

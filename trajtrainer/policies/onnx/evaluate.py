@@ -1,11 +1,11 @@
-"""Runs an ONNX model in numpy, on zeros much as Unity does when you assign a model to a behavior, or on any inputs.
+"""Runs an ONNX model in numpy on any inputs, or on zeros, as Unity does when you assign a model to a behavior.
 
-It uses the reference evaluator of the ``onnx`` package and not onnxruntime: that is always installed with this package,
-so the verdict is the same on every machine, and it is fast enough (some milliseconds).
+It uses the reference evaluator of the ``onnx`` package instead of onnxruntime. The ``onnx`` package is always installed
+with trajtrainer, so the verdict is the same on every machine, and the evaluator is fast enough (a few milliseconds).
 
-Models of unknown origin run under a limit of memory and time. A file of a few hundred bytes can ask for any amount of
-both: forty operators that each double their input, or a pooling whose padding is a million wide. So the shapes of every
-operator's outputs are inferred before it runs.
+Models of unknown origin run with limits on memory and time. A file of a few hundred bytes can require any amount of
+both, for example with forty operators that each double their input, or with a pooling layer whose padding is a million
+wide. The output shapes of every operator are therefore inferred before it runs.
 """
 
 import math
@@ -21,28 +21,28 @@ from onnx.reference.ops import op_max_pool
 
 from trajtrainer.policies.onnx import contract
 
-# A damaged or hostile file can claim inputs of any size; larger ones than this many numbers are not allocated.
+# A damaged or malicious file can declare inputs of any size. Inputs with more values than this are not allocated.
 _MAX_INPUT_SIZE = 50_000_000
-# Ten times what policies for pictures of 512 x 512 need.
+# Ten times as many values as policies with 512 x 512 images need.
 _MAX_NUMBERS = 50_000_000
 _MAX_SECONDS = 20.0
-# Roughly what the evaluator takes for each number of a result. Operators that it does not loop over in Python are fast.
+# Approximate seconds that the evaluator takes per value of a result. Operators are fast unless it loops in Python.
 _LOOPED = "AveragePool ConvTranspose LSTM MaxPool NonMaxSuppression OneHot Resize TopK Upsample"
 _QUICK = contract.BARRACUDA_OPERATORS - set(_LOOPED.split())
 _QUICK_S, _CONVOLUTION_S, _LOOPED_S, _PRODUCT_S = 1e-7, 2e-6, 1e-4, 1e-9
-# Only small inputs hold shapes, sizes and the like.
+# Inputs that contain shapes or sizes are no larger than this.
 _MAX_SHAPE_NUMBERS = 1000
 
 
 class GraphEvaluator:
-    """A model ready to run, any number of times.
+    """Evaluates a model any number of times.
 
     Args:
-        model: to run.
+        model: the model to run.
         limited: raise ``OverBudgetError`` before an operator that would take more memory or time than any policy needs.
 
     Raises:
-        Exception: the evaluator lacks an operator, or the graph is broken.
+        Exception: the evaluator lacks an operator, or the graph is invalid.
     """
 
     def __init__(self, model: onnx.ModelProto, *, limited: bool = False) -> None:
@@ -55,11 +55,11 @@ class GraphEvaluator:
             self._evaluator.rt_nodes_ = [_Metered(node, self._budget) for node in self._evaluator.rt_nodes_]
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run once: input name -> values in, output name -> values out.
+        """Run the model once on inputs by name, and return its outputs by name.
 
         Raises:
-            OverBudgetError: a limited run would take too much.
-            Exception: whatever the evaluator fails with; its type depends on the operator.
+            OverBudgetError: a limited run would take too much memory or time.
+            Exception: the evaluator failed; the type depends on the operator.
         """
         if self._budget is not None:
             self._budget.reset()
@@ -68,18 +68,19 @@ class GraphEvaluator:
         return {output.name: np.asarray(value) for output, value in zip(self.model.graph.output, values, strict=True)}
 
     def try_out(self, batch: int) -> dict[str, NDArray[Any]]:
-        """Run once on ``trial_inputs``."""
+        """Run the model once on ``trial_inputs``."""
         return self.run(trial_inputs(self.model, batch))
 
 
 def trial_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
-    """Zeros for every input, and masks that allow all actions. Free dimensions are 1, the first is ``batch``.
+    """Create zeros for every input, and masks that allow all actions.
 
-    Unity tries a model on masks of zeros. Those forbid every action, so a valid policy may divide by zero there; Unity
-    reads only the constants of that run.
+    If the first dimension of an input is free, it becomes ``batch``. Other free dimensions become 1. Unity tries a
+    model with masks of zeros, which forbid every action, so a valid policy may divide by zero. From that run, Unity
+    reads only the constants.
 
     Raises:
-        ValueError: an input is too large to try.
+        ValueError: an input is too large to allocate.
     """
     inputs = {}
     for value in graph_inputs(model):
@@ -94,13 +95,13 @@ def trial_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller must give. Older files list their weights as inputs, too."""
+    """Return the inputs that a caller must provide. Older files list their weights as inputs, too."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
 
 
 class Multinomial(OpRun):
-    """The one operator of ML-Agents models that the reference evaluator lacks: draws from unnormalized log weights."""
+    """Samples from unnormalized log weights. The reference evaluator lacks no other operator of ML-Agents' models."""
 
     op_domain = ""
 
@@ -116,9 +117,9 @@ class Multinomial(OpRun):
 
 
 class MaxPool(op_max_pool.MaxPool):
-    """Fast for plain pooling, which is all that networks of agents need.
+    """A fast implementation of plain max pooling, which is all that agents' networks need.
 
-    The evaluator's own version loops over every pixel in Python.
+    The evaluator's own implementation loops over every pixel in Python.
     """
 
     def _run(self, x: NDArray[Any], *args: Any, **attributes: Any) -> Any:  # type: ignore[override]
@@ -138,7 +139,7 @@ class MaxPool(op_max_pool.MaxPool):
 
 
 def _is_plain(pooling: Mapping[str, Any]) -> bool:
-    """No dilation, no rounding up, padding as given."""
+    """Return whether a pooling operator uses explicit padding, and neither dilation nor ceiling mode."""
     return (
         pooling.get("auto_pad") in (None, "NOTSET", b"NOTSET")
         and all(dilation == 1 for dilation in pooling.get("dilations") or ())
@@ -152,10 +153,10 @@ class OverBudgetError(ValueError):
 
 
 class Budget:
-    """The budget of one run of a model. Each of its operators is charged before it runs.
+    """The memory and time budget for one run of a model. Each operator is charged before it runs.
 
     Args:
-        opset: of the standard operators.
+        opset: version of the standard operator set.
     """
 
     def __init__(self, opset: int) -> None:
@@ -163,24 +164,24 @@ class Budget:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new run."""
+        """Start a new run."""
         self._numbers = 0
         self._seconds = 0.0
 
     def charge(self, node: onnx.NodeProto, inputs: Sequence[Any], *, quick: bool) -> None:
-        """Count what one operator will take.
+        """Charge the estimated memory and time of one operator.
 
         Args:
             node: the operator.
-            inputs: what it is about to receive.
-            quick: it is known not to loop in Python.
+            inputs: the inputs that it is about to receive.
+            quick: True if the operator is known not to loop in Python.
 
         Raises:
-            OverBudgetError: it is too much.
-            Exception: the operator does not fit its inputs; the type depends on what is wrong.
+            OverBudgetError: the operator exceeds the budget.
+            Exception: the inputs are invalid for the operator; the type depends on the problem.
         """
         outputs = self._num_outputs(node, inputs)
-        # Products or comparisons behind one number of the result.
+        # Number of products or comparisons per value of the result.
         if node.op_type == "Conv":
             terms, seconds = math.prod(inputs[1].shape[1:]), _CONVOLUTION_S
         else:
@@ -192,12 +193,15 @@ class Budget:
         numbers = self._numbers + _temporaries(node, inputs, outputs * terms)
         if numbers > _MAX_NUMBERS or self._seconds > _MAX_SECONDS:
             raise OverBudgetError(
-                f"its operators up to {node.op_type} {node.name!r} would make {numbers:,} numbers and take "
-                f"{self._seconds:,.0f} s; at most {_MAX_NUMBERS:,} and {_MAX_SECONDS:.0f} s are tried"
+                f"its operators up to {node.op_type} {node.name!r} would produce {numbers:,} numbers and take "
+                f"{self._seconds:,.0f} s; the limits are {_MAX_NUMBERS:,} numbers and {_MAX_SECONDS:.0f} s"
             )
 
     def _num_outputs(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> int:
-        """How many numbers its results have. Where a shape depends on the values: as many as its largest input."""
+        """Return the number of values in an operator's results.
+
+        A dimension that depends on input values is assumed to have the size of the largest input.
+        """
         arrays = {name: np.asarray(each) for name, each in zip(node.input, inputs, strict=False) if name}
         elements = {name: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in arrays.items()}
         outputs = onnx.shape_inference.infer_node_outputs(
@@ -216,9 +220,9 @@ class Budget:
 
 
 def _temporaries(node: onnx.NodeProto, inputs: Sequence[Any], products: int) -> int:
-    """How many numbers live as long as the operator runs.
+    """Return the number of temporary values that exist while the operator runs.
 
-    Its padded input, and a convolution's windows side by side, which are there once for all of its output channels.
+    These are its padded input and, for a convolution, a matrix of all windows, which the output channels share.
     """
     windows = products // max(1, len(inputs[1])) if node.op_type == "Conv" else 0
     pads = _whole_numbers(node, "pads")
@@ -234,14 +238,14 @@ def _whole_numbers(node: onnx.NodeProto, name: str) -> Sequence[int]:
 
 
 class _Metered:
-    """An operator of the reference evaluator that is charged before it runs."""
+    """Wraps an operator of the reference evaluator and charges the budget before it runs."""
 
     def __init__(self, operator: OpRun, budget: Budget) -> None:
         self._operator = operator
         self._budget = budget
         node = operator.onnx_node
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        # Then it is the ``MaxPool`` above.
+        # In this case, the fast ``MaxPool`` above handles the operator.
         self._quick = node.op_type == "MaxPool" and _is_plain(attributes) and len(node.output) == 1
 
     def __getattr__(self, name: str) -> Any:

@@ -1,16 +1,15 @@
-"""Writes a policy as the ``.onnx`` that Unity loads: build the graph, compare it with the actor, write.
+"""Exports a policy as an ``.onnx`` file for Unity: builds the graph, compares it with the actor, and writes the file.
 
-The graph is built directly from the actor's weights and not traced by ``torch.onnx.export``, because
+The graph is built directly from the actor's weights instead of being traced by ``torch.onnx.export``, because
 
-- the networks are few and known, and their operators can be exactly those that every Unity package is known to run;
-- torch's tracing exporter, the only one that writes opset 9 to 15, is deprecated and will go; this code does not
-  depend on the version of torch;
-- tracing draws from torch's global random numbers (and so changes training), prints and warns, keeps global state that
-  other threads must not touch, and bakes in the batch size where one is not careful.
+- there are only a few known networks, so they can use exactly the operators that every Unity package is known to run;
+- torch's tracing exporter, the only one that writes opsets 9 to 15, is deprecated and will be removed; this code does
+  not depend on the torch version;
+- tracing draws from torch's global random generator (and thus changes training), prints output and warnings, keeps
+  global state that is not thread-safe, and easily hard-codes the batch size.
 
-The price is a second description of each network (``to_onnx`` next to its ``forward``). Therefore every export is
-compared with the actor itself before it is written, on random observations, so that a difference can never reach a
-game.
+The drawback is a second description of each network (``to_onnx`` next to ``forward``). Every export is therefore
+compared with the actor on random observations before it is written, so a discrepancy can never reach a game.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from trajtrainer.policies.onnx.faults import faults_of_operators, faults_of_weig
 PRODUCER = "trajtrainer"
 
 _ROWS = 2
-# Loose against rounding (two libraries, other orders of summing), tight against any real difference.
+# Tolerances that allow for rounding errors (two libraries with different summation orders), but for no real difference.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
@@ -52,39 +51,39 @@ def export_policy(
     opset: int = contract.DEFAULT_OPSET,
     synced: bool = True,
 ) -> None:
-    """Write an actor's policy for Unity.
+    """Export an actor's policy for Unity.
 
-    Neither the actor nor any random generator is changed. The same weights always give the same bytes.
+    This changes neither the actor nor any random generator. The same weights always produce the same bytes.
 
     Args:
-        actor: trained or not, on any device.
-        spec: of the behavior; decides names and shapes of the inputs.
-        path: of the file; what is there is replaced.
-        opset: of the ONNX operators, 9 to 15. 9 loads in every Unity package with ML-Agents models; 15 is what the
-            manuals of Sentis and Inference Engine recommend.
-        synced: the file appears whole or not at all, and on the disk. False where ``path`` is already the temporary
-            file of an atomic write.
+        actor: the actor, trained or untrained, on any device.
+        spec: the behavior's spec, which determines the names and shapes of the inputs.
+        path: path of the file, which is overwritten if it exists.
+        opset: ONNX opset, 9 to 15. Every Unity package for ML-Agents models loads 9; the manuals of Sentis and
+            Inference Engine recommend 15.
+        synced: write the file atomically and flush it to disk. Use False if ``path`` is already the temporary file of
+            an atomic write.
 
     Raises:
         ExportError: the policy cannot be exported or written.
     """
     model = build_model(actor, spec, opset=opset)
-    # What the comparison cannot show: ArgMax hides NaN, and a package's network may have any operators.
+    # The comparison below cannot detect these faults: ArgMax hides NaN, and a plugin's network may use any operators.
     refuse([*faults_of_operators(unsupported_operators(model)), *faults_of_weights(model)])
     check_parity(model, actor, spec)
     write_model(model, Path(path), synced=synced)
 
 
 def build_model(actor: ComparablePolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
-    """The model of a policy, not yet checked; raises as ``policy_graph`` does."""
+    """Build the model of a policy without checking it. The exceptions are those of ``policy_graph``."""
     return policy_graph(actor, spec, opset=opset).build("policy")
 
 
 def policy_graph(actor: ComparablePolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
-    """The graph of a policy.
+    """Build the graph of a policy.
 
     Raises:
-        ExportError: the opset is not supported, there are no actions, or a module has no ONNX form.
+        ExportError: the opset is not supported, there are no actions, or a module cannot be exported to ONNX.
     """
     if not contract.MIN_EXPORT_OPSET <= opset <= contract.MAX_OPSET:
         raise ExportError(
@@ -97,10 +96,10 @@ def policy_graph(actor: ComparablePolicy, spec: BehaviorSpec, *, opset: int = co
 
 
 def add_policy(graph: GraphBuilder, actor: ExportablePolicy, spec: BehaviorSpec) -> None:
-    """Add a policy to a graph, with the inputs and outputs that Unity knows.
+    """Add a policy to a graph, with the inputs and outputs that Unity expects.
 
     Raises:
-        ExportError: there are no actions, or a module has no ONNX form.
+        ExportError: there are no actions, or a module cannot be exported to ONNX.
     """
     head = actor.head
     if not head.continuous_size and not head.branches:
@@ -133,18 +132,18 @@ def add_policy(graph: GraphBuilder, actor: ExportablePolicy, spec: BehaviorSpec)
 
 @torch.inference_mode()
 def check_parity(model: onnx.ModelProto, actor: ComparablePolicy, spec: BehaviorSpec, *, limited: bool = False) -> None:
-    """Run model and actor on the same random observations and compare actions without sampling, and memories.
+    """Run the model and the actor on the same random observations, and compare deterministic actions and memories.
 
     Args:
-        model: to compare.
-        actor: that it should act as.
-        spec: of the behavior.
-        limited: the model is of unknown origin; see ``GraphEvaluator``.
+        model: the model to check.
+        actor: the actor that it should match.
+        spec: the behavior's spec.
+        limited: True if the model is of unknown origin; see ``GraphEvaluator``.
 
     Raises:
-        ExportError: they differ.
+        ExportError: the model and the actor differ.
     """
-    generator = np.random.default_rng(0)  # of its own: training must not notice an export
+    generator = np.random.default_rng(0)  # a separate generator, so that an export does not affect training
     obs = []
     for observation in spec.observation_specs:
         values = generator.standard_normal((_ROWS, *observation.shape), np.float32)
@@ -152,7 +151,7 @@ def check_parity(model: onnx.ModelProto, actor: ComparablePolicy, spec: Behavior
             values[generator.random(values.shape[:2]) < 0.5] = 0.0  # padding
         obs.append(values)
     masks = [generator.random((_ROWS, size)) < 0.5 for size in actor.head.branches]
-    for mask in masks:  # at least one action of each branch is allowed
+    for mask in masks:  # Allow at least one action of each branch.
         mask[np.arange(_ROWS), generator.integers(mask.shape[1], size=_ROWS)] = True
     allowed = np.concatenate([np.zeros((_ROWS, 0), np.bool_), *masks], axis=1)
     memory = generator.standard_normal((_ROWS, actor.memory_size), np.float32)
@@ -175,7 +174,7 @@ def check_parity(model: onnx.ModelProto, actor: ComparablePolicy, spec: Behavior
     if actor.memory_size:
         _compare(contract.RECURRENT_OUT, found[contract.RECURRENT_OUT], memory_out.unsqueeze(1))
     if actor.head.branches:
-        # Rounding may swap two actions that are equally likely, so probabilities are compared.
+        # Rounding errors may swap two equally likely actions, so compare their probabilities instead.
         chosen = torch.from_numpy(found[contract.DETERMINISTIC_DISCRETE]).to(device)
         probability = distribution.discrete_log_prob(chosen).exp().cpu().numpy()
         highest = distribution.discrete_log_prob(actions.discrete).exp()
@@ -185,25 +184,25 @@ def check_parity(model: onnx.ModelProto, actor: ComparablePolicy, spec: Behavior
 def _compare(name: str, found: NDArray[Any], wanted: Tensor) -> None:
     expected = wanted.cpu().numpy()
     if np.isnan(expected).any():
-        refuse(["the model gives NaN: its weights are damaged"])
+        refuse(["the model returns NaN: its weights are damaged"])
     if not np.allclose(found, expected, rtol=_RELATIVE, atol=_ABSOLUTE):
         raise ExportError(
-            f"The exported model does not act as the policy does ({name} differs by "
+            f"The exported model does not act like the policy ({name} differs by "
             f"{np.abs(found - expected).max():.3g}), so it was not written. This is a bug in the exporter; your "
             "checkpoints are not affected."
         )
 
 
 def write_model(model: onnx.ModelProto, path: Path, *, synced: bool = True) -> None:
-    """Write a model; ``synced`` as in ``export_policy``.
+    """Write a model to a file. For ``synced``, see ``export_policy``.
 
     Raises:
-        ExportError: it cannot be written.
+        ExportError: the file cannot be written.
     """
     content = model.SerializeToString(deterministic=True)
     try:
         if synced:
-            path.parent.stat()  # a folder that is missing is an error here; an atomic write would make it
+            path.parent.stat()  # Fail if the folder is missing, because an atomic write would create it.
             atomic.write_bytes(path, content)
         else:
             path.write_bytes(content)
@@ -212,10 +211,10 @@ def write_model(model: onnx.ModelProto, path: Path, *, synced: bool = True) -> N
 
 
 class GraphBuilder(Graph):
-    """A graph that makes an ONNX model of itself."""
+    """A graph that can build an ONNX model from its content."""
 
     def build(self, name: str) -> onnx.ModelProto:
-        """The model so far. Inputs that no node reads are left out."""
+        """Build a model from the current content of the graph. Inputs that no node uses are omitted."""
         used = {value for node in self.operators for value in node.inputs}
         nodes = []
         for node in self.operators:
@@ -232,7 +231,7 @@ class GraphBuilder(Graph):
         return helper.make_model(
             graph,
             opset_imports=[opset],
-            # From version 4 on, which opset 9 needs anyway, weights are not listed as inputs, too.
+            # Since IR version 4, which opset 9 requires anyway, weights need not be listed as inputs.
             ir_version=max(4, helper.find_min_ir_version_for([opset])),
             producer_name=PRODUCER,
             producer_version=__version__,
@@ -244,7 +243,7 @@ def _value(value: ValueInfo) -> onnx.ValueInfoProto:
 
 
 class ExportableBody(Protocol):
-    """Adds what comes before the actions to a graph; see ``NetworkBody.to_onnx``."""
+    """Adds the part of a network before the action head to a graph; see ``NetworkBody.to_onnx``."""
 
     def to_onnx(
         self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]], memory: str | None, memory_out: str
@@ -252,7 +251,7 @@ class ExportableBody(Protocol):
 
 
 class ExportableHead(Protocol):
-    """Adds the actions to a graph; see ``ActionHead``."""
+    """Adds the action head to a graph; see ``ActionHead``."""
 
     @property
     def continuous_size(self) -> int: ...
@@ -263,7 +262,7 @@ class ExportableHead(Protocol):
 
 
 class ExportablePolicy(Protocol):
-    """A policy that has an ONNX form: an ``Actor``, or one of another trainer in the same form."""
+    """A policy that can be exported to ONNX: an ``Actor``, or another trainer's policy with the same interface."""
 
     @property
     def body(self) -> ExportableBody: ...
@@ -274,7 +273,7 @@ class ExportablePolicy(Protocol):
 
 
 class ComparablePolicy(ExportablePolicy, Protocol):
-    """A policy that also acts, so that its exported model can be compared with it."""
+    """An exportable policy that can also act, so that its exported model can be compared with it."""
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...

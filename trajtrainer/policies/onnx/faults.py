@@ -1,4 +1,4 @@
-"""Faults that make a model useless for Unity, whoever has made it."""
+"""Faults that make a model unusable in Unity, no matter which program exported it."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ def refuse(faults: Sequence[str]) -> None:
     """Refuse to export a model with these faults.
 
     Raises:
-        ExportError: there are any.
+        ExportError: there are any faults.
     """
     if faults:
         errors = shortened("; ".join(faults))
@@ -27,7 +27,7 @@ def refuse(faults: Sequence[str]) -> None:
 
 
 def unsupported_operators(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Operators that Unity's importer lacks, those of other domains as ``domain.Name``."""
+    """Return the operators that Unity's importer lacks. Those of other domains are named ``domain.Name``."""
     return tuple(
         name if domain in STANDARD_DOMAINS else f"{domain}.{name}"
         for domain, name in sorted({(node.domain, node.op_type) for node in model.graph.node})
@@ -36,24 +36,25 @@ def unsupported_operators(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def faults_of_operators(unsupported: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with a model that has these unsupported operators."""
+    """Yield a fault if a model has unsupported operators."""
     if unsupported:
         yield f"Unity's importer lacks the operators {', '.join(unsupported)}"
 
 
 def faults_of_weights(model: onnx.ModelProto) -> list[str]:
-    """What is wrong with the weights of a model: NaN, in whatever outputs."""
+    """Return the faults of a model's weights: NaN values, even if they do not show up in the outputs."""
     damaged = _names_of_nan(model)
     if not damaged:
         return []
     more = f" and {len(damaged) - 1} more" if damaged[1:] else ""
-    return [f"the weights are damaged: there is NaN in {damaged[0]!r}{more}"]
+    return [f"the weights are damaged: found NaN in {damaged[0]!r}{more}"]
 
 
 def _names_of_nan(model: onnx.ModelProto) -> list[str]:
-    """The weights and constants with NaN. Discrete actions hide it: ArgMax and Multinomial give an action all the same.
+    """Return the names of weights and constants that contain NaN.
 
-    Constants that a model gives as outputs are checked by their values.
+    Discrete actions hide NaN, because ArgMax and Multinomial return an action anyway. Constants that are outputs of the
+    model are not included, because their values are checked elsewhere.
     """
     outputs = {value.name for value in model.graph.output}
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -64,7 +65,7 @@ def _names_of_nan(model: onnx.ModelProto) -> list[str]:
     for name, tensor in tensors.items():
         if name in outputs or tensor.data_type not in _FLOATS or tensor.data_location == onnx.TensorProto.EXTERNAL:
             continue
-        with contextlib.suppress(ValueError, TypeError):  # the checker says what else is wrong with it
+        with contextlib.suppress(ValueError, TypeError):  # The ONNX checker reports malformed tensors.
             if np.isnan(numpy_helper.to_array(tensor)).any():
                 found.append(name)
     return found

@@ -1,8 +1,9 @@
-"""Checks whether Unity will load an ``.onnx`` policy, and what it expects and gives.
+"""Checks whether Unity can load an ``.onnx`` policy, and reports its inputs and outputs.
 
-The checks are those that the C# package makes when a model is assigned to a behavior and when it runs, and the limits
-of the inference packages below it. What makes Unity throw or refuse is an error, what only makes it complain or leaves
-a feature unusable is a warning. Files are of unknown origin, so they run under a limit of memory and time.
+The checks are those that the C# package makes when a model is assigned to a behavior and when the model runs, plus the
+limits of the underlying inference packages. An error means that Unity throws an exception or rejects the model. A
+warning means that Unity only complains or that a feature is unavailable. The files are of unknown origin, so they run
+with limits on memory and time.
 """
 
 import os
@@ -30,14 +31,14 @@ from trajtrainer.policies.onnx.faults import (
 from trajtrainer.policies.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
 
 _MAX_BYTES = 2**30
-# Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.
+# Policies have a few hundred. Each takes a fraction of a millisecond, no matter how little it computes.
 _MAX_OPERATORS = 20_000
 _MAX_ACTIONS = 1000
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
 def inspect_model(path: str | os.PathLike[str]) -> Report:
-    """Inspect a file. A file that is no model gives a report with one error that says so; nothing is raised for it."""
+    """Inspect a file. If the file is not a model, the report contains an error, and no exception is raised."""
     report = Report(path=Path(path))
     model = read_model(report)
     if model is not None:
@@ -46,10 +47,10 @@ def inspect_model(path: str | os.PathLike[str]) -> Report:
 
 
 def check_model(model: onnx.ModelProto) -> None:
-    """Check whether Unity would run a model of unknown origin.
+    """Check that Unity would run a model of unknown origin.
 
     Raises:
-        ExportError: it would not.
+        ExportError: Unity would not run the model.
     """
     report = Report(path=Path())
     inspect_graph(model, report)
@@ -57,7 +58,7 @@ def check_model(model: onnx.ModelProto) -> None:
 
 
 def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
-    """Fill the report on a model in memory, which may be of unknown origin."""
+    """Fill in the report on a model in memory, which may be of unknown origin."""
     _describe(model, report)
     _check_container(model, report)
     evaluator, values = _run_on_zeros(model, report)
@@ -70,12 +71,12 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     report.packages = (
         _barracuda(model, report),
         _sentis("ML-Agents 3.0 (Sentis 2.1)", report),
-        _sentis("ML-Agents 4.0 (Inference Engine 2.2)", report, "from Sentis 2.4 on Multinomial runs on all"),
+        _sentis("ML-Agents 4.0 (Inference Engine 2.2)", report, "Sentis 2.4 and newer run Multinomial on all"),
     )
 
 
 def read_model(report: Report) -> onnx.ModelProto | None:
-    """Read the report's file; None after an error, which is in the report then."""
+    """Read the report's file. If that fails, add an error to the report and return None."""
     path = report.path
     try:
         with open_regular(path) as file:
@@ -108,14 +109,14 @@ def read_model(report: Report) -> onnx.ModelProto | None:
             "was not run"
         )
         return None
-    if not all(isinstance(text, str) for text in _texts(model)):  # protobuf gives damaged text as bytes
+    if not all(isinstance(text, str) for text in _texts(model)):  # protobuf returns damaged text as bytes.
         report.errors.append("this ONNX model is damaged: it contains text that cannot be decoded")
         return None
     return model
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[object]:
-    """Everything of a model that is read as text here."""
+    """Yield every part of a model that this module reads as text."""
     yield from (model.producer_name, model.producer_version)
     yield from (entry.domain for entry in model.opset_import)
     for node in model.graph.node:
@@ -128,7 +129,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[object]:
 
 
 def _describe(model: onnx.ModelProto, report: Report) -> None:
-    """Fill in producer, tensors and operators. Operators that Unity's importer lacks are an error."""
+    """Fill in the producer, tensors and operators. Operators that Unity's importer lacks are an error."""
     report.producer = f"{model.producer_name} {model.producer_version}".strip()
     report.ir_version = model.ir_version
     report.opset = max((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), default=0)
@@ -152,13 +153,13 @@ def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, str, unity_names
 def _check_container(model: onnx.ModelProto, report: Report) -> None:
     try:
         onnx.checker.check_model(model)
-    except Exception as error:  # the checker raises its own class and, for some damage, plain ones
+    except Exception as error:  # The checker raises its own exception class and, for some damage, built-in ones.
         report.errors.append(f"the model breaks the ONNX standard: {first_line(error)}")
     if not contract.MIN_OPSET <= report.opset <= contract.MAX_OPSET:
         newest = " (only Sentis 2.6 and newer support more)" if report.opset > contract.MAX_OPSET else ""
         report.errors.append(
-            f"ONNX opset {report.opset} is outside what Unity imports, {contract.MIN_OPSET} to {contract.MAX_OPSET}"
-            f"{newest}. Export with opset {contract.DEFAULT_OPSET} or {contract.MAX_OPSET}"
+            f"ONNX opset {report.opset} is outside Unity's supported range of {contract.MIN_OPSET} to "
+            f"{contract.MAX_OPSET}{newest}. Export with opset {contract.DEFAULT_OPSET} or {contract.MAX_OPSET}"
         )
     weights = model.graph.initializer
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in weights):
@@ -171,25 +172,25 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
         report.errors.append("tensors of text or complex numbers are not supported by Unity")
     ranks = [len(tensor.dims) for tensor in weights] + [len(info.shape) for info in report.inputs + report.outputs]
     if max(ranks, default=0) > contract.MAX_RANK:
-        report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports {contract.MAX_RANK}")
+        report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports at most {contract.MAX_RANK}")
 
 
 def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
-    """Run a model for one agent, after ``_describe``; an error if it cannot run or gives NaN.
+    """Run a model for one agent and report an error if it fails or returns NaN. Call this after ``_describe``.
 
     Returns:
-        The model, ready to run again, and its outputs by name; None and nothing if it cannot run.
+        The evaluator and the model's outputs by name; None and no outputs if the model cannot run.
     """
     damaged = faults_of_weights(model)
     report.errors.extend(damaged)
-    # The operators of other packages cannot be run, and a loop in a hostile file would not end.
+    # Operators from other packages cannot be run, and a loop in a malicious file would never end.
     if report.unsupported_operators:
         return None, {}
     try:
         evaluator = GraphEvaluator(model, limited=True)
         values = evaluator.try_out(batch=1)
-    except Exception as error:  # every operator raises its own class
-        if report.loads:  # one message for one cause is enough
+    except Exception as error:  # Every operator raises its own exception class.
+        if report.loads:  # Do not report the same problem twice.
             report.errors.append(
                 f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {first_line(error)}"
             )
@@ -197,14 +198,14 @@ def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluato
     if not damaged and any(
         np.issubdtype(value.dtype, np.floating) and np.isnan(value).any() for value in values.values()
     ):
-        report.errors.append("the model gives NaN for inputs of zeros: its weights are damaged")
+        report.errors.append("the model returns NaN for inputs of zeros: its weights are damaged")
     return evaluator, values
 
 
 def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
     fixed = [info.name for info in report.inputs if info.shape and isinstance(info.shape[0], int)]
     if fixed:
-        report.warnings.append(f"{', '.join(fixed)}: the number of agents is fixed in the file, so others may fail")
+        report.warnings.append(f"{', '.join(fixed)}: the file fixes the number of agents, so other numbers may fail")
         return
     try:
         values = evaluator.try_out(batch=2)
@@ -217,11 +218,11 @@ def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
 
 
 def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]:
-    """Find the sizes of the discrete branches of a model of ML-Agents 1.x, whose file has only their sum.
+    """Find the sizes of the discrete branches of an ML-Agents 1.x model, whose file contains only their sum.
 
-    With two actions allowed in all, their probabilities add up to 1 if they are alternatives, and to 2 if each is the
-    only one left of its branch. A row of the batch asks this for each pair of neighbors. All are taken for one branch
-    where the model does not give probabilities that distinguish branches.
+    If only two actions are allowed, their probabilities add up to 1 if both are in the same branch, and to 2 if each is
+    the only allowed action in its branch. The batch tests each pair of adjacent actions in one row. If the model's
+    probabilities do not distinguish branches, all actions are treated as one branch.
     """
     total = sum(report.discrete_branches)
     if not 1 < total <= _MAX_ACTIONS:
@@ -230,11 +231,11 @@ def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]
     if inputs.get(contract.ACTION_MASKS, np.zeros(0)).shape != (total, total):
         return (total,)
     pairs = np.eye(total, dtype=np.float32) + np.eye(total, k=1, dtype=np.float32)
-    pairs[-1] = 1.0  # the last has no neighbor: there all are allowed
+    pairs[-1] = 1.0  # The last action has no next action. Its row allows all actions.
     try:
         values = evaluator.run({**inputs, contract.ACTION_MASKS: pairs})
         log_probs = values[report.legacy_output(contract.DISCRETE_ACTIONS)]
-    except Exception:  # every operator raises its own class, and too many agents for the budget are one
+    except Exception:  # Every operator raises its own exception class, and the batch may exceed the budget.
         return (total,)
     probability = np.exp(log_probs)
     first = np.arange(total - 1)
@@ -262,8 +263,8 @@ def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
         always = "Conv" in report.operators
         support = Support.NO if always else Support.MAYBE
         notes.append(
-            f"{'leaves' if always else 'early versions leave'} out {layouts} Transpose (0, 2, 3, 1 or "
-            "0, 3, 1, 2), taken for a change of layout, so the policy acts differently there"
+            f"{'removes' if always else 'early versions remove'} {layouts} Transpose (0, 2, 3, 1 or 0, 3, 1, 2), "
+            "mistaken for a layout conversion, so the policy acts differently there"
         )
     if not report.is_legacy:
         notes.append("2.0 and newer")
@@ -271,7 +272,7 @@ def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
 
 
 def _sentis(package: str, report: Report, *notes: str) -> PackageSupport:
-    """``notes`` are added if ``Multinomial``, which limits the back ends, is among the operators."""
+    """Report the support of a package. Add ``notes`` if the model uses ``Multinomial``, which limits the back ends."""
     if not report.loads:
         return PackageSupport(package, Support.NO)
     ends_of = contract.BACK_ENDS_OF_OPERATOR

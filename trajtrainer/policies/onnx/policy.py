@@ -1,8 +1,9 @@
-"""Acts with an exported ``.onnx`` as a policy does, by the inputs and outputs of the contract with Unity.
+"""A policy that acts with an exported ``.onnx`` model, using the inputs and outputs of the contract with Unity.
 
-Models of ML-Agents 1.x (version 2) have all vectors in one input and leave it to the reader to draw discrete actions.
+Models of ML-Agents 1.x (version 2) have a single input for all vectors and leave the sampling of discrete actions to
+the caller.
 
-Shape legend: N agents, D sum of branch sizes, H memory size, O an observation's own shape.
+Shape legend: N agents, K branches, D sum of branch sizes, H memory size, O shape of an observation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,24 +23,25 @@ from trajtrainer.policies.onnx.inspect import inspect_model
 from trajtrainer.policies.onnx.unity_names import Report
 
 _RANDOM = frozenset({"RandomNormalLike", "RandomUniformLike", "RandomNormal", "RandomUniform", "Multinomial"})
-# Whole numbers up to here are exact as 32-bit floats, which is what the operators' attribute is.
+# The operators' seed attribute is a 32-bit float, which represents integers up to this value exactly.
 _LARGEST_SEED = 2**24
 _PIXEL_MAX = np.float32(255.0)
 
 
 class OnnxPolicy:
-    """Decides for agents with an exported model, on the CPU, as ``algos.acting.Policy`` does.
+    """Decides for agents with an exported model on the CPU, like ``algos.acting.Policy``.
 
-    What a model does not say (how it sampled: log-probabilities and entropy) is NaN, and ``continuous`` is what the
+    Models do not return log-probabilities and entropy, so these are NaN. ``continuous`` contains the actions that the
     environment receives.
 
     Args:
-        path: of the model, of any ML-Agents from 1.0 on or of ours.
-        seed: of its random operators.
-        deterministic: use the mean and the most likely branch instead of sampling.
+        path: path of the model, exported by trajtrainer or by any version of ML-Agents since 1.0.
+        seed: seed of the model's random operators.
+        deterministic: use the mean and the most likely discrete actions instead of sampling.
 
     Raises:
-        CheckpointError: it cannot act: no such file, damaged, or other inputs and outputs than Unity knows.
+        CheckpointError: the model cannot be used: the file is missing or damaged, or has inputs or outputs that Unity
+            does not support.
         SettingsError: the package onnxruntime is missing.
     """
 
@@ -51,7 +53,7 @@ class OnnxPolicy:
         report = self._report = inspect_model(path)
         problems = list(report.errors) or list(_obstacles(report, deterministic=deterministic))
         if problems:
-            raise CheckpointError(f"The model {path} cannot act: {'; '.join(problems)}.")
+            raise CheckpointError(f"The model {path} cannot be used: {'; '.join(problems)}.")
         if report.is_legacy:
             self._continuous = report.legacy_output(contract.CONTINUOUS_ACTIONS)
             self._discrete = report.legacy_output(contract.DISCRETE_ACTIONS)
@@ -63,7 +65,7 @@ class OnnxPolicy:
         self._outputs += [self._discrete] if report.discrete_branches else []
         self._outputs += [contract.RECURRENT_OUT] if report.memory_size else []
         model = onnx.load(str(path), load_external_data=False)
-        # Every random operator gets a seed of its own. Without one it draws other numbers in each process.
+        # Every random operator gets its own seed. Without a seed, it would draw different numbers in each process.
         nodes = [node for node in model.graph.node if node.op_type in _RANDOM]
         self._random = np.random.default_rng(seed)
         seeds = self._random.integers(1, _LARGEST_SEED, len(nodes))
@@ -75,14 +77,14 @@ class OnnxPolicy:
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
+        """H, the size of each agent's memory; 0 without a memory."""
         return self._report.memory_size
 
     def spec(self) -> BehaviorSpec:
-        """What its agents see and do. Of sensors a model has the shape alone, neither name nor purpose.
+        """Return the spec of the behavior. Models contain the shapes of the sensors, but not their names and types.
 
         Raises:
-            CheckpointError: it leaves out a sensor before others.
+            CheckpointError: the model does not specify the shapes of all sensors.
         """
         shapes = sensor_shapes(self._report)
         names = [contract.observation_name(sensor) for sensor in range(len(shapes))]
@@ -90,7 +92,7 @@ class OnnxPolicy:
             names = list(shapes)
         if shapes.keys() != set(names) or not all(isinstance(size, int) for shape in shapes.values() for size in shape):
             raise CheckpointError(
-                f"The model {self.path} does not say the shapes of all its sensors, only those of "
+                f"The model {self.path} does not specify the shapes of all its sensors, only those of "
                 f"{', '.join(sorted(shapes))}. Use the checkpoint of the same policy."
             )
         named = [(shapes[name], name) for name in names]
@@ -98,13 +100,16 @@ class OnnxPolicy:
         return BehaviorSpec(sensors, ActionSpec(self._report.continuous_size, tuple(self._report.discrete_branches)))
 
     def mismatches(self, spec: BehaviorSpec) -> Iterator[str]:
-        """How a behavior differs from what the model expects and gives. Sensors that it does not read may differ."""
+        """Yield the differences between a behavior and the model's inputs and outputs.
+
+        Sensors that the model does not read are ignored.
+        """
         action = spec.action_spec
         held = (self._report.continuous_size, tuple(self._report.discrete_branches))
         wanted = (int(action.continuous_size), tuple(action.discrete_branches))
         if held != wanted:
             yield f"it has {held[0]} continuous actions and the branches {held[1]}, not {wanted[0]} and {wanted[1]}"
-        # Only the shapes are of interest, so no agent is enough.
+        # Only the shapes matter, so observations of zero agents are enough.
         none = [np.zeros((0, *sensor.shape), np.float32) for sensor in spec.observation_specs]
         found = sensor_inputs(self._report, none)
         for name, shape in sensor_shapes(self._report).items():
@@ -116,12 +121,12 @@ class OnnxPolicy:
         """Decide for N agents in one pass.
 
         Args:
-            obs: per sensor f32 or u8 [N, *O].
-            mask: bool [N, D], True = forbidden.
+            obs: observations of each sensor, f32 or u8 [N, *O].
+            mask: bool [N, D]; True marks a forbidden action.
             memory: f32 [N, H].
 
         Raises:
-            PolicyDivergedError: an action is NaN, or its probability.
+            PolicyDivergedError: an action or its probability is NaN.
         """
         report, number = self._report, len(mask)
         pixels_scaled = [each.astype(np.float32) / _PIXEL_MAX if each.dtype == np.uint8 else each for each in obs]
@@ -134,11 +139,11 @@ class OnnxPolicy:
         discrete = found.get(self._discrete, np.zeros((number, 0), np.int64))
         if np.isnan(continuous).any() or np.isnan(discrete).any():
             raise PolicyDivergedError(
-                f"The model {self.path} gave NaN as action. Its weights, or the observations, are NaN."
+                f"The model {self.path} returned NaN as an action. Its weights or the observations contain NaN."
             )
         if report.is_legacy and report.discrete_branches:
             discrete = self._choose(discrete, mask)
-        # Deterministic actions of SAC models of ML-Agents are not squashed.
+        # ML-Agents does not squash the deterministic actions of its SAC models.
         continuous = np.clip(continuous, -1.0, 1.0)
         unknown = np.full((number, continuous.shape[1] + discrete.shape[1]), np.nan, np.float32)
         return ActionBatch(
@@ -152,21 +157,21 @@ class OnnxPolicy:
         )
 
     def _choose(self, log_probs: FloatArray, mask: BoolArray) -> LongArray:
-        """Choose an action per branch, i64 [N, K], by unnormalized log-probabilities f32 [N, D].
+        """Choose an action per branch, i64 [N, K], based on unnormalized log-probabilities f32 [N, D].
 
-        A model leaves forbidden actions a probability of about 1e-7.
+        The mask is applied again, because models assign a probability of about 1e-7 to forbidden actions.
         """
         chosen: list[NDArray[np.int64]] = []
         ends = np.cumsum(self._report.discrete_branches)[:-1]
         for branch in np.split(np.where(mask, -np.inf, log_probs), ends, axis=1):
-            # Noise of this distribution makes the maximum a draw from the softmax (the Gumbel-max trick).
+            # With noise from this distribution, the argmax is a sample from the softmax (the Gumbel-max trick).
             noise = 0.0 if self.deterministic else self._random.gumbel(size=branch.shape)
             chosen.append(np.argmax(branch + noise, axis=1))
         return np.stack(chosen, axis=1)
 
 
 def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
-    """What Unity does with a model, and ``OnnxPolicy`` does not."""
+    """Yield the features of a model that Unity supports, but ``OnnxPolicy`` does not."""
     own = {contract.ACTION_MASKS, contract.RECURRENT_IN}
     sensors = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
@@ -178,13 +183,13 @@ def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
     wanted = [contract.DETERMINISTIC_CONTINUOUS] * bool(report.continuous_size)
     wanted += [contract.DETERMINISTIC_DISCRETE] * bool(report.discrete_branches and not report.is_legacy)
     if deterministic and not outputs.issuperset(wanted):
-        yield f"it lacks {' and '.join(wanted)}, as older models do; leave --deterministic out"
+        yield f"it lacks {' and '.join(wanted)}, like other older models; leave --deterministic out"
 
 
 def sensor_shapes(report: Report) -> dict[str, tuple[Any, ...]]:
-    """Input -> [*O] of every sensor that a model reads, in the file's order.
+    """Return the name and shape [*O] of every sensor input of a model, in the order of the file.
 
-    With the names of ML-Agents 1.x first the vectors, then pictures and lists in their order.
+    For ML-Agents 1.x models, the order is vectors, images, lists.
     """
     if not report.is_legacy:
         tensors = (tensor for tensor in report.inputs if tensor.name.startswith(contract.OBSERVATION_PREFIX))
@@ -196,7 +201,7 @@ def sensor_shapes(report: Report) -> dict[str, tuple[Any, ...]]:
 
 
 def sensor_inputs(report: Report, obs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Name sensors [N, *O] as the model's inputs; in ML-Agents 1.x all vectors are one input, side by side."""
+    """Map the model's inputs to observations [N, *O]. In ML-Agents 1.x, all vectors are concatenated into one input."""
     if not report.is_legacy:
         return {contract.observation_name(number): each for number, each in enumerate(obs)}
     vectors = [each for each in obs if each.ndim == 2]
@@ -210,20 +215,24 @@ def sensor_inputs(report: Report, obs: Sequence[NDArray[Any]]) -> dict[str, NDAr
 
 
 def open_session(model: onnx.ModelProto, path: Path) -> Any:
-    """Open an ``InferenceSession`` of a model on one core.
+    """Open an ``InferenceSession`` for a model on one core.
+
+    Args:
+        model: the model.
+        path: path of the model, for the error message.
 
     Raises:
-        SettingsError: the package onnxruntime is missing; ``path`` is the model's, for the message.
+        SettingsError: the package onnxruntime is missing.
     """
     try:
         import onnxruntime
     except ImportError as error:
         raise SettingsError(
-            f"{path} cannot act without the package onnxruntime, which is not installed. Install it with: pip install "
-            "'trajtrainer[onnx]'."
+            f"{path} cannot be used without the package onnxruntime, which is not installed. Install it with: pip "
+            "install 'trajtrainer[onnx]'."
         ) from error
     options = onnxruntime.SessionOptions()
-    # As with torch: more threads slow small networks down as soon as anything else runs.
+    # As with torch, more threads slow down small networks as soon as other processes are running.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

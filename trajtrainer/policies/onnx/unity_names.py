@@ -1,4 +1,4 @@
-"""The report of an inspection, and the checks of names: whether inputs and outputs are those that Unity looks for."""
+"""The inspection report, and checks that a model's inputs and outputs have the names that Unity expects."""
 
 import enum
 import re
@@ -19,7 +19,7 @@ _OBSERVATION = re.compile(rf"{contract.OBSERVATION_PREFIX}(\d+)")
 _LEGACY_VISUAL = re.compile(rf"{contract.LEGACY_VISUAL_PREFIX}(\d+)")
 _INPUT_MEANINGS = {
     contract.ACTION_MASKS: "1 = allowed, 0 = forbidden; the branches side by side",
-    contract.RECURRENT_IN: "memory of the step before, zeros at the start of an episode",
+    contract.RECURRENT_IN: "memory from the previous step, zeros at the start of an episode",
     contract.LEGACY_VECTOR: "all vector sensors, concatenated",
     **contract.ALSO_ACCEPTED_INPUTS,
 }
@@ -44,13 +44,13 @@ _UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACT
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One input or output of a model.
+    """An input or output of a model.
 
     Attributes:
-        name: as in the file.
-        dtype: of the elements, in numpy's words (``float32``, ``int64``).
-        shape: sizes; a name where the size is free (``batch``), ``?`` where the file says nothing.
-        meaning: what Unity uses it for, in words.
+        name: name of the tensor in the file.
+        dtype: numpy name of the element type (``float32``, ``int64``).
+        shape: size of each dimension; a name if the size is free (``batch``), ``?`` if the file does not specify it.
+        meaning: description of what Unity uses the tensor for.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Support(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PackageSupport:
-    """The support of a model by one generation of the Unity package.
+    """The degree to which one generation of the Unity package supports a model.
 
     Attributes:
-        package: the ML-Agents versions and the inference library below them.
-        support: whether it loads the model.
-        back_ends: on which all of the model's operators run; empty where it is not loaded or not known.
-        notes: reasons and limits.
+        package: the ML-Agents versions and their inference library.
+        support: whether the package loads the model.
+        back_ends: back ends that run all of the model's operators; empty if unknown or if the model is not loaded.
+        notes: reasons and limitations.
     """
 
     package: str
@@ -92,20 +92,21 @@ class Report:
     """The result of :func:`trajtrainer.policies.onnx.inspect.inspect_model`.
 
     Attributes:
-        path: the file.
-        errors: why Unity does not load or run the model. Empty when it does.
-        warnings: what Unity or the game will lack, although the model loads.
-        producer: the program that wrote the file.
-        ir_version: of the ONNX container; 0 when the file could not be read.
-        opset: of the standard operators; 0 when the file could not be read.
-        model_version: of the names: 3 for ML-Agents 2 and later, 2 for ML-Agents 1; None when absent.
-        memory_size: numbers of recurrent memory per agent; 0 without.
-        inputs, outputs: in the file's order.
+        path: path of the file.
+        errors: reasons why Unity does not load or run the model; empty if it does.
+        warnings: problems that do not prevent Unity from loading the model.
+        producer: program that wrote the file.
+        ir_version: IR version of the ONNX file; 0 if the file could not be read.
+        opset: version of the standard operator set; 0 if the file could not be read.
+        model_version: version of the tensor names: 3 for ML-Agents 2 and later, 2 for ML-Agents 1; None if absent.
+        memory_size: size of the recurrent memory per agent; 0 without a memory.
+        inputs, outputs: inputs and outputs in the order of the file.
         continuous_size: number of continuous actions.
-        discrete_branches: size of each discrete branch. Version 2 names only their sum; they are then found by trying.
-        operators: name -> how often.
-        unsupported_operators: those that Unity's importer refuses.
-        packages: the verdict per generation of the Unity package.
+        discrete_branches: size of each discrete branch. Version 2 specifies only their sum, so the sizes are found by
+            running the model.
+        operators: number of occurrences of each operator.
+        unsupported_operators: operators that Unity's importer rejects.
+        packages: verdict for each generation of the Unity package.
     """
 
     path: Path
@@ -126,25 +127,25 @@ class Report:
 
     @property
     def is_legacy(self) -> bool:
-        """Whether the names are those of ML-Agents 1.x, which also gives log-probabilities for discrete actions."""
+        """True if the names are those of ML-Agents 1.x, whose models return log-probabilities of discrete actions."""
         return self.model_version == contract.LEGACY_MODEL_VERSION
 
     @property
     def loads(self) -> bool:
-        """Whether Unity loads and runs the model."""
+        """True if Unity loads and runs the model."""
         return not self.errors
 
     def legacy_output(self, name: str) -> str:
-        """The name of an output of actions in a model of ML-Agents 1.x, whose oldest have one output for both kinds."""
+        """Return the name of an action output in an ML-Agents 1.x model. The oldest use one output for both kinds."""
         return name if any(tensor.name == name for tensor in self.outputs) else contract.LEGACY_ACTION
 
 
 def input_meaning(name: str, _: str, shape: Shape) -> str:
-    """What Unity puts into an input, in words; empty for a name it does not know."""
+    """Describe what Unity passes to an input; empty for a name that Unity does not know."""
     observation = _OBSERVATION.fullmatch(name)
     if observation is None:
         picture = _LEGACY_VISUAL.fullmatch(name)
-        return f"picture {picture[1]}" if picture else _INPUT_MEANINGS.get(name, "")
+        return f"image {picture[1]}" if picture else _INPUT_MEANINGS.get(name, "")
     sensor = f"sensor {observation[1]}: "
     match shape[1:]:
         case (size,):
@@ -152,19 +153,19 @@ def input_meaning(name: str, _: str, shape: Shape) -> str:
         case (entities, size):
             return f"{sensor}list of up to {entities} entities of {size}"
         case (channels, height, width):
-            return f"{sensor}picture of {channels} channels, {height} high, {width} wide"
+            return f"{sensor}image with {channels} channels, {height} high, {width} wide"
     return f"{sensor}unknown kind"
 
 
 def output_meaning(name: str, dtype: str, _: Shape) -> str:
-    """What Unity reads from an output, in words; empty for a name it does not know."""
+    """Describe what Unity reads from an output; empty for a name that Unity does not know."""
     if name == contract.DISCRETE_ACTIONS and dtype.startswith("float"):
-        return "log-probability of each action, as in ML-Agents 1.x; Unity draws"
+        return "log-probability of each action, as in ML-Agents 1.x; Unity samples the action"
     return _OUTPUT_MEANINGS.get(name, "")
 
 
 def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> None:
-    """Check the outputs' names, types and values and read the constants among them into the report."""
+    """Check the names, types and values of the outputs, and copy the constant outputs to the report."""
     names = {info.name for info in report.outputs}
     report.model_version = _constant(contract.VERSION_NUMBER, values, report)
     report.memory_size = _constant(contract.MEMORY_SIZE, values, report) or 0
@@ -173,11 +174,11 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
             report.errors.append(f"the output {required!r} is missing; Unity refuses models without it")
     if report.model_version not in (None, contract.LEGACY_MODEL_VERSION, contract.MODEL_VERSION):
         report.errors.append(
-            f"version_number is {report.model_version}; Unity takes {contract.LEGACY_MODEL_VERSION} and "
+            f"version_number is {report.model_version}; Unity supports {contract.LEGACY_MODEL_VERSION} and "
             f"{contract.MODEL_VERSION}"
         )
     elif report.is_legacy and report.memory_size > 0:
-        report.errors.append("models of ML-Agents 1.x with memory are not supported since ML-Agents 2.0: train again")
+        report.errors.append("ML-Agents 2.0 and newer do not support models of ML-Agents 1.x with memory: train again")
     if contract.CONTINUOUS_ACTIONS in names or contract.DISCRETE_ACTIONS in names:
         _check_continuous(names, values, report)
         _check_discrete(names, values, report)
@@ -185,8 +186,8 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
         missing = [mode for sampled, mode in pairs if sampled in names and mode not in names]
         if missing:
             report.warnings.append(
-                f"without {' and '.join(missing)} (as in models of older ML-Agents versions) the option 'Deterministic "
-                "Inference' of Behavior Parameters cannot be used with this model"
+                f"without {' and '.join(missing)} (missing in models of older ML-Agents versions), the option "
+                "'Deterministic Inference' of Behavior Parameters cannot be used with this model"
             )
     elif contract.LEGACY_ACTION in names:
         _check_legacy_action(names, values, report)
@@ -202,24 +203,24 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
         elif memory is not None and memory.shape != (1, 1, size):
             found = f"{contract.RECURRENT_OUT!r} has the shape {memory.shape}"
             report.errors.append(f"{found} for one agent, not (1, 1, {size})")
-    # SAC policies of ML-Agents squash the sampled action, but not the deterministic one.
+    # ML-Agents' SAC policies squash the sampled action, but not the deterministic one.
     producers = {name: node.op_type for node in model.graph.node for name in node.output}
     sampled, deterministic, _ = _CONTINUOUS
     if deterministic in names and producers.get(sampled) == "Tanh" and producers.get(deterministic) != "Tanh":
         report.warnings.append(
-            f"{deterministic!r} is not squashed as {sampled!r} is (a known bug of SAC models of ML-Agents): "
-            "deterministic actions can leave -1 to 1. Export again from the checkpoint"
+            f"{deterministic!r} is not squashed, unlike {sampled!r} (a known bug in SAC models of ML-Agents), so "
+            "deterministic actions can leave the range -1 to 1. Export again from the checkpoint"
         )
     for info in report.outputs:
         inside = [name for name in _UNSAFE if name in info.name]
         if info.name not in _OUTPUT_MEANINGS and inside:
             report.warnings.append(
-                f"the output {info.name!r} contains {inside[0]!r}; Unity looks for parts of names and can confuse them"
+                f"the output {info.name!r} contains {inside[0]!r}; Unity matches parts of names and can confuse the two"
             )
 
 
 def check_inputs(report: Report) -> None:
-    """Check that Unity can fill every input and that no expected one is missing."""
+    """Check that Unity can fill every input and that no expected input is missing."""
     legacy = report.is_legacy
     by_name = {info.name: info for info in report.inputs}
     known = {contract.ACTION_MASKS, contract.RECURRENT_IN, *contract.ALSO_ACCEPTED_INPUTS}
@@ -229,7 +230,7 @@ def check_inputs(report: Report) -> None:
     unknown = [n for n in by_name if n not in known and not any(pattern.fullmatch(n) for pattern in patterns)]
     if unknown:
         report.errors.append(
-            f"Unity cannot fill the inputs {', '.join(unknown)}: it throws when the model runs. Known are "
+            f"Unity cannot fill the inputs {', '.join(unknown)}: it throws when the model runs. The known inputs are "
             f"{contract.OBSERVATION_PREFIX}0, {contract.OBSERVATION_PREFIX}1, ..., {contract.ACTION_MASKS} and "
             f"{contract.RECURRENT_IN}"
         )
@@ -247,7 +248,7 @@ def check_inputs(report: Report) -> None:
     if memory is None and size > 0 and not legacy:
         report.errors.append(f"memory_size is {size}, but the input {contract.RECURRENT_IN!r} is missing")
     elif memory and not legacy and report.model_version is not None and memory.shape[1:] != (1, size):
-        report.errors.append(f"{memory}: Unity gives memory as [agents, 1, memory_size], and memory_size is {size}")
+        report.errors.append(f"{memory}: Unity passes memory as [agents, 1, memory_size], and memory_size is {size}")
 
 
 def _constant(name: str, values: Values, report: Report) -> int | None:
@@ -256,14 +257,14 @@ def _constant(name: str, values: Values, report: Report) -> int | None:
 
 
 def _constants(name: str, values: Values, report: Report) -> tuple[int, ...]:
-    """The whole numbers of a constant output. Unity casts it to a tensor of float, so another type makes it throw."""
+    """Return the integers in a constant output. Unity casts the output to a float tensor and throws for other types."""
     if name not in values:
         return ()
     value = values[name]
     if value.dtype != np.float32:
         report.errors.append(f"the output {name!r} is {value.dtype.name}; Unity reads it as float32 and throws")
     if not np.isfinite(value).all():
-        report.errors.append(f"the output {name!r} is {value.ravel().tolist()}, expected whole numbers")
+        report.errors.append(f"the output {name!r} is {value.ravel().tolist()}, expected integers")
         return ()
     return tuple(int(number) for number in value.ravel())
 
@@ -298,11 +299,11 @@ def _check_discrete(names: set[str], values: Values, report: Report) -> None:
                 f"{len(report.discrete_branches)} branches in {shape}"
             )
         if not np.issubdtype(value.dtype, np.integer):
-            report.errors.append(f"{name!r} is {value.dtype.name}; Unity reads whole numbers and throws")
+            report.errors.append(f"{name!r} is {value.dtype.name}; Unity expects integers and throws")
 
 
 def _check_log_probs(name: str, shape: str, values: Values, report: Report) -> None:
-    """Check the discrete actions of ML-Agents 1.x: f32 [N, D], from which Unity draws."""
+    """Check the discrete actions of an ML-Agents 1.x model: log-probabilities f32 [N, D], from which Unity samples."""
     total = sum(report.discrete_branches)
     if name not in values:
         return
@@ -310,22 +311,22 @@ def _check_log_probs(name: str, shape: str, values: Values, report: Report) -> N
     if value.shape != (1, total):
         report.errors.append(f"{name!r} has the shape {value.shape} for one agent, but {shape} says {total}")
     if not np.issubdtype(value.dtype, np.floating):
-        report.errors.append(f"{name!r} is {value.dtype.name}; Unity reads log-probabilities in version 2 and throws")
+        report.errors.append(f"{name!r} is {value.dtype.name}; Unity expects log-probabilities in version 2 and throws")
 
 
 def _are_complete(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:
-    """Whether there are such actions and the output with their number."""
+    """Return whether the model has both the sampled actions and the output with their shape."""
     if sampled in names and shape not in names:
-        report.errors.append(f"there is {sampled!r}, but not {shape!r}")
+        report.errors.append(f"the output {sampled!r} is present, but {shape!r} is missing")
     elif sampled not in names and deterministic in names:
-        report.errors.append(f"there is {deterministic!r}, but not {sampled!r}, which Unity then cannot find")
+        report.errors.append(f"the output {deterministic!r} is present, but {sampled!r} is missing, so Unity fails")
     return {sampled, shape} <= names
 
 
 def _check_legacy_action(names: set[str], values: Values, report: Report) -> None:
     for required in (contract.LEGACY_ACTION_SHAPE, contract.LEGACY_IS_CONTINUOUS):
         if required not in names:
-            report.errors.append(f"there is {contract.LEGACY_ACTION!r}, but not {required!r}")
+            report.errors.append(f"the output {contract.LEGACY_ACTION!r} is present, but {required!r} is missing")
             return
     if contract.LEGACY_ACTION_SHAPE not in values:
         return
@@ -339,22 +340,22 @@ def _check_legacy_action(names: set[str], values: Values, report: Report) -> Non
         report.discrete_branches = (size,)
         _check_log_probs(contract.LEGACY_ACTION, contract.LEGACY_ACTION_SHAPE, values, report)
     report.warnings.append(
-        "the actions have the names of ML-Agents 1.x; packages from 3.0 on may refuse them. Train or export again"
+        "the actions have the names of ML-Agents 1.x; packages 3.0 and newer may reject them. Train or export again"
     )
 
 
 def _check_observations(by_name: Mapping[str, TensorInfo], report: Report) -> None:
     found = sorted(int(match[1]) for match in map(_OBSERVATION.fullmatch, by_name) if match)
     if not found:
-        report.warnings.append("the model observes nothing: there is no input obs_0")
+        report.warnings.append("the model has no observations: the input obs_0 is missing")
         return
     gaps = sorted(set(range(found[-1] + 1)) - set(found))
     if gaps:
         missing = ", ".join(contract.observation_name(sensor) for sensor in gaps)
-        report.warnings.append(f"{missing}: not an input although a later sensor is; Unity warns of this")
+        report.warnings.append(f"{missing}: not an input, although a later sensor is; Unity warns about this")
     for sensor in found:
         info = by_name[contract.observation_name(sensor)]
         if info.dtype != "float32" or not 2 <= len(info.shape) <= 4:
-            report.errors.append(f"{info}: Unity gives observations as float32 of 2 to 4 dimensions")
+            report.errors.append(f"{info}: Unity passes observations as float32 with 2 to 4 dimensions")
         elif any(isinstance(size, str) for size in info.shape[1:]):
-            report.warnings.append(f"{info}: the sizes after the first are not fixed, so Unity cannot compare them")
+            report.warnings.append(f"{info}: the sizes after the first are not fixed, so Unity cannot check them")

@@ -1,9 +1,10 @@
-"""The agents of an environment while they play: who is in an episode, which policy decides for it, what it remembers.
+"""Bookkeeping for an environment's agents during play: their episodes, policies and memories.
 
-Training has tables of its own, ``data.agent_processor`` and ``data.opponents``: columns, so that a message of many
-agents costs no Python per agent. Here each agent may have a policy of its own, with a memory of any size.
+Training uses separate tables in ``experience.agent_processor`` and ``experience.opponents``. These have columns, so a
+message with many agents needs no Python code per agent. Here, each agent may have a different policy, with a memory of
+any size.
 
-Shape legend: N agents of a batch that ask for a decision, H memory size.
+Shape legend: N agents of a batch that request a decision, H memory size.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, Lo
 from trajtrainer.learning.algos.acting import Policy
 
 MakePolicy = Callable[[BehaviorId, BehaviorSpec, int], Policy]
-"""Makes the policy of a behavior id, with random numbers of this seed."""
+"""Creates the policy for a behavior id, with the given random seed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,13 +27,14 @@ class Agent:
     """An agent in an episode.
 
     Attributes:
-        id: as in the messages.
-        group: of its groupmates; 0 for none.
-        policy: decides for it; None until the game has chosen one.
-        memory: f32 [H] of that policy; None at the beginning of an episode.
-        episode: the number of its episode among those that count; None if it does not count.
-        reward, group_reward: sums since its first decision. What comes with that one is not for it, as in training.
-        length: decisions in this episode.
+        id: agent id in the messages.
+        group: group id; 0 for no group.
+        policy: policy that decides for the agent; None until the game has chosen one.
+        memory: memory of that policy, f32 [H]; None at the start of an episode.
+        episode: number of the agent's episode among those that count; None if the episode does not count.
+        reward, group_reward: sums of rewards since the agent's first decision. Rewards that arrive with its first
+            observation do not count, as in training.
+        length: number of decisions in this episode.
     """
 
     id: int
@@ -45,7 +47,7 @@ class Agent:
     length: int = 0
 
     def play_with(self, policy: Policy) -> None:
-        """Let another policy decide from now on. A memory is of the policy that made it."""
+        """Let another policy decide from now on. This drops the memory, which only the previous policy can use."""
         if policy is not self.policy:
             self.policy, self.memory = policy, None
 
@@ -55,12 +57,12 @@ class Turn:
     """The agents of one behavior id in one message.
 
     Attributes:
-        behavior: their behavior id.
-        spec: what they see and do.
-        batch: the message's.
-        ended: row of the batch and agent, of all whose episodes end. Those that never decided are left out.
-        deciding: those that ask for a decision, in the order of the rows.
-        num_active: all agents of this behavior id and worker that are in an episode.
+        behavior: the behavior id.
+        spec: the behavior's observations and actions.
+        batch: the step batch in the message.
+        ended: batch row and agent for each episode that ends. Agents that never decided are omitted.
+        deciding: agents that request a decision, in the order of the rows.
+        num_active: number of agents of this behavior id and worker that are in an episode.
     """
 
     behavior: BehaviorId
@@ -72,18 +74,23 @@ class Turn:
 
 
 class AgentTable:
-    """The agents of one worker that are in an episode."""
+    """The agents of a worker that are in an episode."""
 
     def __init__(self) -> None:
         self._agents: dict[str, dict[int, Agent]] = {}  # behavior id -> agent id -> agent
         self._ids: dict[str, BehaviorId] = {}
 
     def clear(self) -> None:
-        """Drop all agents: their episodes were aborted."""
+        """Remove all agents, because their episodes were aborted."""
         self._agents.clear()
 
     def update(self, event: EnvironmentEvent, specs: Mapping[str, BehaviorSpec]) -> list[Turn]:
-        """Add a message: end and begin episodes, and count rewards. ``specs`` are those of all behavior ids."""
+        """Process a message: end and start episodes and add up rewards.
+
+        Args:
+            event: the message.
+            specs: specs of all behavior ids.
+        """
         turns = []
         for behavior_id, batch in event.steps.items():
             if behavior_id not in self._ids:
@@ -99,7 +106,7 @@ class AgentTable:
                     agent.reward += rewards[row]
                     agent.group_reward += group_rewards[row]
                 elif is_last:
-                    continue  # it ended before its first decision, so no one has played it
+                    continue  # The agent ended before its first decision, so it has not played.
                 else:
                     agent = agents[ids[row]] = Agent(ids[row], groups[row])
                 if is_last:
@@ -112,12 +119,12 @@ class AgentTable:
 
 
 def act(turn: Turn) -> ActionBatch:
-    """Decide for the agents that ask for it, in one pass per policy, and keep their memories.
+    """Decide for the agents that request a decision, in one pass per policy, and store their memories.
 
-    The actions come without memories where several policies decide: these may differ in size.
+    If several policies decide, the returned actions contain no memories, because their sizes may differ.
 
     Raises:
-        PolicyDivergedError: a policy gives NaN.
+        PolicyDivergedError: a policy returns NaN.
     """
     rows: dict[int, list[int]] = {}
     for row, agent in enumerate(turn.deciding):
@@ -128,7 +135,7 @@ def act(turn: Turn) -> ActionBatch:
         agents = [turn.deciding[row] for row in own]
         policy = agents[0].policy
         assert policy is not None
-        # A slice gives views of the message, which is not copied then.
+        # A slice returns views, so the message is not copied.
         chosen = slice(first, None) if len(rows) == 1 else first + np.array(own)
         actions = decide(policy, turn.batch, chosen, [agent.memory for agent in agents])
         if policy.memory_size:
@@ -149,13 +156,13 @@ def decide(
     """Decide for agents of a batch.
 
     Args:
-        policy: decides.
-        batch: their observations.
-        rows: of the agents in the batch, terminal rows counted.
-        memories: of the agents, in the same order; None at the beginning of an episode.
+        policy: the policy.
+        batch: step batch with the agents' observations.
+        rows: the agents' rows in the batch, including terminal rows in the numbering.
+        memories: the agents' memories in the same order; None at the start of an episode.
 
     Raises:
-        PolicyDivergedError: the policy gives NaN.
+        PolicyDivergedError: the policy returns NaN.
     """
     memory = np.zeros((len(memories), policy.memory_size), np.float32)
     if policy.memory_size:

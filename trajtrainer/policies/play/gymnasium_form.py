@@ -1,4 +1,4 @@
-"""The spaces of Gymnasium in and out of a loaded policy.
+"""Conversion between Gymnasium spaces and the inputs and outputs of a loaded policy.
 
 Shape legend: N agents.
 """
@@ -20,17 +20,17 @@ from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, Max
 
 
 class SpacesForm:
-    """The spaces of an environment, in and out. N agents come and go as those of a vectorized environment.
+    """Observations and actions in Gymnasium spaces. N agents are batched like those of a vectorized environment.
 
     Args:
-        observation_space: of one agent.
-        action_space: of one agent.
-        where: whose they are, for messages.
-        smallest_picture: see ``ObservationLayout``; None for what the environments have without ``--env-args``.
+        observation_space: observation space of one agent.
+        action_space: action space of one agent.
+        where: source of the spaces, for error messages.
+        smallest_picture: see ``ObservationLayout``; None for the default of environments without ``--env-args``.
         max_items: see ``ObservationLayout``.
 
     Raises:
-        UnsupportedError: a space that has no translation.
+        UnsupportedError: a space is not supported.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SpacesForm:
         self.spec: BehaviorSpec = self._agents.spec
 
     def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
-        """As for ``ColumnsForm``."""
+        """Convert observations and masks in the same way as ``ColumnsForm.ask``."""
         number = _number(self._observation_space, observations)
         space = self._observation_space
         rows = [observations] if number is None else [_row(space, observations, index) for index in range(number)]
@@ -58,7 +58,7 @@ class SpacesForm:
         return self._agents.finite_columns(rows), self._agents.masks.rows(rows, infos), number is None
 
     def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
-        """The actions of all agents, or of the one."""
+        """Return the actions of all agents, or the action of a single agent."""
         rows = self._agents.actions(actions)
         if is_single:
             return rows[0]
@@ -76,18 +76,18 @@ def _row(space: spaces.Space[Any], observations: Any, index: int) -> Any:
 
 
 def _number(space: spaces.Space[Any], observations: Any) -> int | None:
-    """How many observations these are, by their first array; None for a single one.
+    """Return the number of observations, based on their first array; None for a single observation.
 
     Raises:
-        InvalidDataError: they are not of the space.
+        InvalidDataError: the observations do not match the space.
     """
     try:
         while isinstance(space, spaces.Dict | spaces.Tuple):
             key = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
             space, observations = space[key], observations[key]  # type: ignore[index]
     except (KeyError, IndexError, TypeError) as error:
-        raise InvalidDataError(f"The observation does not fit the space {space}: {error!r} is missing.") from error
-    if isinstance(space, spaces.Sequence):  # lists of different lengths are no array
+        raise InvalidDataError(f"The observation does not fit the space {space}: {error!r}.") from error
+    if isinstance(space, spaces.Sequence):  # Lists of different lengths cannot form an array.
         shape = np.shape(observations[0]) if len(observations) else ()
         return None if not len(observations) or shape == space.feature_space.shape else len(observations)
     array = np.asarray(observations)

@@ -1,6 +1,6 @@
 """``trajtrainer.load_policy``: a trained policy that acts in your own program (docs/measure/evaluation.md#in-python).
 
-Shape legend: N agents, O an observation's own shape, D sum of branch sizes, H memory size.
+Shape legend: N agents, O shape of an observation, D sum of branch sizes, H memory size.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Acted(NamedTuple):
     """A decision.
 
     Attributes:
-        action: for one agent or N, as the environment takes it.
-        memory: f32 [H] or [N, H], to be given with the next observation; H is 0 without a memory.
+        action: action of one agent or actions of N agents, in the format of the environment.
+        memory: f32 [H] or [N, H], to be passed with the next observation; H is 0 without a memory.
     """
 
     action: Any
@@ -42,12 +42,12 @@ class Acted(NamedTuple):
 
 
 class LoadedPolicy:
-    """A trained policy that acts. Made by :func:`load_policy`.
+    """A trained policy that acts. It is created by :func:`load_policy`.
 
     Attributes:
-        behavior: name.
-        path: of the file.
-        spec: the observations that it expects and the actions that it gives.
+        behavior: name of the behavior.
+        path: path of the file.
+        spec: the observations that the policy expects and the actions that it returns.
     """
 
     def __init__(
@@ -64,38 +64,40 @@ class LoadedPolicy:
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
+        """H, the size of each agent's memory; 0 without a memory."""
         return self._policy(deterministic=False).memory_size
 
     def for_spaces(self, observation_space: Any, action_space: Any) -> LoadedPolicy:
-        """The same policy, for agents with these Gymnasium spaces.
+        """Return the same policy for agents with the given Gymnasium spaces.
 
         Raises:
-            CheckpointError: it is of agents that see or do something else.
-            UnsupportedError: a space that has no translation.
+            CheckpointError: the policy has other observations or actions.
+            UnsupportedError: a space is not supported.
         """
         return _for_spaces(self._file, self.behavior, self._seed, observation_space, action_space)
 
     def act(
         self, observations: Any, *, deterministic: bool = False, memory: FloatArray | None = None, mask: Any = None
     ) -> Acted:
-        """Decide for one agent, or for N.
+        """Decide for one agent or for N agents.
 
-        With the spaces of an environment, observations and actions are as it has them, N of them as a vectorized
-        environment has them, and masks are its own (1 = allowed; taken from ``action_mask`` of a Dict observation that
-        has this key). Without, observations are an array for each sensor, [*O] or [N, *O] (a single one needs no
-        list), the action is an ``ActionTuple`` of N, which ``mlagents_envs`` accepts, and masks are as there: bool
-        [N, D] or an array per branch, True = forbidden.
+        If the policy was loaded with the spaces of an environment, observations and actions have the environment's
+        format, and those of N agents have the format of a vectorized environment. Masks also have the environment's
+        format (1 = allowed) and are read from ``action_mask`` if a Dict observation has this key.
+
+        Otherwise, the observations are one array per sensor, [*O] or [N, *O] (a single sensor needs no list). The
+        action is an ``ActionTuple`` for N agents, which ``mlagents_envs`` accepts. Masks have the same format as in
+        ``mlagents_envs``: bool [N, D] or an array per branch, where True marks a forbidden action.
 
         Args:
-            observations: of one agent or several.
-            deterministic: use the mean and the most likely branch instead of sampling.
-            memory: what the last decision of this episode returned; None at its beginning.
-            mask: of discrete actions; None if all are allowed.
+            observations: observations of one or several agents.
+            deterministic: use the mean and the most likely discrete actions instead of sampling.
+            memory: memory returned by the previous decision in this episode; None at the start of an episode.
+            mask: mask of the discrete actions; None if all actions are allowed.
 
         Raises:
-            InvalidDataError: observations, memory or mask do not fit.
-            PolicyDivergedError: the policy gives NaN.
+            InvalidDataError: the observations, the memory or the mask have the wrong format.
+            PolicyDivergedError: the policy returns NaN.
         """
         policy = self._policy(deterministic=deterministic)
         obs, forbidden, is_single = self._form.ask(observations, mask)
@@ -103,7 +105,7 @@ class LoadedPolicy:
         kept = np.zeros(wanted, np.float32) if memory is None else np.asarray(memory, np.float32)
         if kept.shape not in (wanted, wanted[1:] if is_single else wanted):
             raise InvalidDataError(
-                f"The memory has the shape {kept.shape}, expected {wanted}: give it back as it was returned."
+                f"The memory has the shape {kept.shape}, expected {wanted}. Pass the memory from the previous call."
             )
         actions = policy.act(obs, forbidden, kept.reshape(wanted))
         left = actions.memory[0] if is_single else actions.memory
@@ -112,12 +114,12 @@ class LoadedPolicy:
     def predict(
         self, observation: Any, state: FloatArray | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, FloatArray]:
-        """Decide as ``act`` does, with the arguments of Stable-Baselines3, so that its tools accept the policy.
+        """Decide like ``act``, but with the arguments of Stable-Baselines3, so that its tools accept the policy.
 
         Args:
-            observation: of one agent or several.
+            observation: observations of one or several agents.
             state: the memory.
-            episode_start: bool [N], whose memories begin again.
+            episode_start: bool [N]; True resets the memory of an agent.
             deterministic: see ``act``.
         """
         if state is not None and episode_start is not None:
@@ -140,25 +142,28 @@ def load_policy(
     device: str | torch.device = "cpu",
     results_dir: str | os.PathLike[str] = "results",
 ) -> LoadedPolicy:
-    """Load a trained policy, ready to act.
+    """Load a trained policy that is ready to act.
 
     >>> import trajtrainer  # doctest: +SKIP
     >>> policy = trajtrainer.load_policy("results/pole", env=env)
     >>> action, memory = policy.act(observation, deterministic=True)
 
     Args:
-        path: a run id, the folder of a run or of one of its behaviors (the newest checkpoint; with ``@best`` after it
-            the best), a ``.pt`` file of ours or of ML-Agents, or an ``.onnx`` (which needs the extra ``onnx``).
-        env: a Gymnasium environment, also a vectorized one, whose spaces observations and actions are of. None for
-            columns; see ``LoadedPolicy.act`` and ``LoadedPolicy.for_spaces``.
-        behavior: of a run that has several.
-        seed: of what is drawn.
-        device: where checkpoints compute.
+        path: a run id or the folder of a run or of one of its behaviors (the newest checkpoint, or the best one if
+            followed by ``@best``), a ``.pt`` file from trajtrainer or ML-Agents, or an ``.onnx`` file (which needs the
+            extra ``onnx``).
+        env: a Gymnasium environment, optionally vectorized, whose spaces determine the format of observations and
+            actions. Without one, the policy uses arrays per sensor; see ``LoadedPolicy.act`` and
+            ``LoadedPolicy.for_spaces``.
+        behavior: name of the behavior, if the run has several.
+        seed: random seed for sampling actions.
+        device: device on which policies from checkpoints run.
         results_dir: the folder that contains the runs.
 
     Raises:
-        SettingsError: there is no such run, checkpoint or model, or a package for it is missing.
-        CheckpointError: it is damaged, does not say what its agents see, or is of other agents than those of ``env``.
+        SettingsError: the run, checkpoint or model does not exist, or a required package is missing.
+        CheckpointError: the file is damaged, does not describe its agents' observations, or was trained for agents that
+            differ from those of ``env``.
     """
     with python_names(inspect.signature(load_policy).parameters):
         models = find_models([os.fspath(path)], Path(results_dir), ActingOptions(device=device))
@@ -185,16 +190,16 @@ def load_policy(
 
 
 def _for_spaces(file: PolicyFile, name: str, seed: int, observation_space: Any, action_space: Any) -> LoadedPolicy:
-    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # late: Gymnasium may not be installed
+    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # imported late: Gymnasium may not be installed
 
     smallest_picture: int | None = None
     max_items: int | dict[str, int] | None = None
-    with contextlib.suppress(CheckpointError):  # then the file does not say what its agents see
+    with contextlib.suppress(CheckpointError):  # The file may not describe the observations.
         sensors = file.load().spec.observation_specs
-        # A board may have been a picture for this policy, so the smallest side of its pictures is one here as well.
+        # The policy may have been trained on a small board as an image, so accept images as small as its smallest one.
         sides = [min(sensor.shape[1:]) for sensor in sensors if len(sensor.shape) == _PICTURE_RANK]
         smallest_picture = min(sides, default=None)
-        # The lengths of its lists: one for all where they are equal, else by name.
+        # The maximum lengths of its lists: a single number if they are all equal, otherwise by sensor name.
         lengths = {sensor.name: int(sensor.shape[0]) for sensor in sensors if len(sensor.shape) == _LIST_RANK}
         max_items = next(iter(lengths.values())) if len(set(lengths.values())) == 1 else lengths or None
     form = SpacesForm(observation_space, action_space, str(file.path), smallest_picture, max_items)
@@ -202,23 +207,26 @@ def _for_spaces(file: PolicyFile, name: str, seed: int, observation_space: Any, 
 
 
 class ColumnsForm:
-    """Observations as an array per sensor, actions as ``mlagents_envs`` has them. ``SpacesForm`` is the other form.
+    """Observations as one array per sensor, and actions in the format of ``mlagents_envs``.
+
+    The alternative is ``SpacesForm``.
 
     Args:
-        spec: of the behavior.
+        spec: the behavior's spec.
     """
 
     def __init__(self, spec: BehaviorSpec) -> None:
         self.spec = spec
 
     def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
-        """The observations of one agent, or of several, as columns.
+        """Convert the observations of one or several agents to columns.
 
         Returns:
-            Per sensor [N, *O]; the mask, bool [N, D], True = forbidden; whether they are those of one agent.
+            The observations of each sensor [N, *O]; the mask, bool [N, D], where True marks a forbidden action; and
+            whether the observations are those of a single agent.
 
         Raises:
-            InvalidDataError: they do not fit.
+            InvalidDataError: the observations or the mask do not match the spec.
         """
         sensors = self.spec.observation_specs
         given = [observations] if len(sensors) == 1 and not isinstance(observations, list | tuple) else observations
@@ -242,12 +250,12 @@ class ColumnsForm:
         choices = sum(self.spec.action_spec.discrete_branches)
         if mask is None or not choices:
             return columns, np.zeros((number, choices), np.bool_), is_single
-        if isinstance(mask, list | tuple):  # one for each branch
+        if isinstance(mask, list | tuple):  # one mask for each branch
             mask = np.concatenate([np.atleast_2d(branch) for branch in mask], axis=1)
         if np.size(mask) != number * choices:
             raise InvalidDataError(f"The mask has {np.size(mask)} entries, expected {number} x {choices}.")
         return columns, np.asarray(mask, np.bool_).reshape(number, choices), is_single
 
     def answer(self, actions: ActionBatch, *, is_single: bool) -> ActionTuple:  # noqa: ARG002
-        """The actions of all agents; with a row even for one agent, as ``mlagents_envs`` wants it."""
+        """Return the actions of all agents, with one row even for a single agent, as ``mlagents_envs`` requires."""
         return ActionTuple(continuous=actions.env_continuous, discrete=actions.discrete)

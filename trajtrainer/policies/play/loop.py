@@ -1,11 +1,12 @@
-"""The loop that plays without learning from it, and the game that counts episodes.
+"""The loop that plays without learning, and the game that counts episodes.
 
-Everything that acts without training plays with this loop: evaluations, recordings, films, tournaments, the survey of a
-new environment, and the contract tests of environments. They differ in the :class:`Game`. Training has its own
-loop, ``actors.collector``, which writes columns and acts for all workers in one pass.
+All features that act without training use this loop: evaluations, recordings, videos, tournaments, the survey of a new
+environment, and the contract tests of environments. They differ in the :class:`Game`. Training has its own loop,
+``run.actors.collector``, which writes columns and acts for all workers in one pass.
 
-``EpisodeCounter`` decides which episodes count when they begin, by their order alone: the first ones of each copy of
-the environment (docs/measure/evaluation.md#which-episodes-count). Counting those that end first would favor short ones.
+``EpisodeCounter`` decides which episodes count when they start, based only on their order: the first episodes of each
+copy of the environment count (docs/measure/evaluation.md#which-episodes-count). Counting the episodes that end first
+would favor short ones.
 """
 
 from __future__ import annotations
@@ -27,33 +28,36 @@ from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpi
 
 logger = logging.getLogger(__name__)
 
-# Upper bound of one wait for messages, so that a stop is seen while the environment is silent.
+# Maximum duration of one wait for messages, so that a stop is noticed while the environment sends nothing.
 _WAIT_S = 0.25
 _REPORT_EVERY_S = 10.0
 
 Announce = Callable[[Mapping[str, BehaviorSpec]], None]
 Exchange = tuple[EnvironmentEvent, Sequence[Turn], Mapping[str, ActionBatch]]
-"""What an environment sent, whose turn it is, and the answers by behavior id; none where the worker rests."""
+"""A message from an environment, the agents' turns, and the answers by behavior id (empty if the worker rests)."""
 
 
 class Game(Protocol):
-    """Decides who acts and what counts."""
+    """Decides which policies act and which episodes count."""
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to play."""
+        """True if there is nothing left to play."""
 
     def rests(self, worker: int) -> bool:
-        """Whether a worker gets no answer for now. Once all rest, all are reset, unless the game is over."""
+        """Return whether a worker gets no answers for now.
+
+        Once all workers rest, they are reset, unless the game is over.
+        """
 
     def start_over(self, worker: int) -> None:
-        """All episodes of a worker are aborted: it was reset or restarted."""
+        """Abort all episodes of a worker, because it was reset or restarted."""
 
     def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        """A message has come. Afterwards all deciding agents have a policy, unless the worker rests."""
+        """Process a message. Afterwards, all deciding agents must have a policy, unless the worker rests."""
 
     def progress(self) -> str:
-        """A sentence for the log."""
+        """Return a sentence about the progress for the log."""
 
 
 def exchanges(
@@ -65,19 +69,19 @@ def exchanges(
     specs: dict[str, BehaviorSpec] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Exchange]:
-    """Play a game from a reset on, and yield each message of the environment before its answers are sent.
+    """Reset the environment, play a game, and yield each message of the environment before its answers are sent.
 
     Args:
-        environment: not closed. It may reuse the arrays of a message afterwards.
-        game: what is played.
-        parameters: of the environment.
-        announce: receives behaviors as the environment announces them, before the game sees them.
-        specs: behavior id -> what the environment has announced earlier, to others. New ones are added.
-        stopped: asked after each wait for messages whether to end before the game is over.
+        environment: the environment, which is not closed. It may reuse the arrays of a message after its answers.
+        game: the game to play.
+        parameters: environment parameters.
+        announce: called with new behaviors as the environment announces them, before the game sees them.
+        specs: specs by behavior id that the environment announced before this call. New specs are added.
+        stopped: called after each wait for messages; returns whether to stop before the game is over.
 
     Raises:
-        EnvironmentFaultError: an environment failed for good.
-        PolicyDivergedError: a policy gives NaN.
+        EnvironmentFaultError: an environment failed permanently.
+        PolicyDivergedError: a policy returns NaN.
     """
     specs = {} if specs is None else specs
     workers = range(environment.num_workers)
@@ -124,16 +128,17 @@ def play(
     specs: dict[str, BehaviorSpec] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, EvaluationResult]:
-    """Play episodes; the results by behavior. The other arguments and the errors are those of ``exchanges``.
+    """Play episodes and return the results by behavior. The exceptions are those of ``exchanges``.
 
     Args:
-        environment: not closed.
-        policies: asked once for each worker and behavior id, so that what a worker's policies draw does not depend on
-            how fast the others are.
-        episodes: that count, of each behavior and team, at least 1. Fewer if ``stopped`` ended the game.
-        parameters: of the environment.
-        seed: of all policies' random numbers.
-        max_decisions: of an episode; a longer one is truncated. None for no limit.
+        environment: the environment, which is not closed.
+        policies: called once for each worker and behavior id, so that the random numbers of a worker's policies do not
+            depend on the speed of other workers.
+        episodes: number of episodes that count for each behavior and team, at least 1. The results contain fewer if
+            ``stopped`` ended the game.
+        parameters: environment parameters.
+        seed: random seed for all policies.
+        max_decisions: maximum number of decisions per episode; longer episodes are truncated. None for no limit.
         announce, specs, stopped: see ``exchanges``.
     """
     counter = EpisodeCounter(environment.num_workers, policies, episodes, seed=seed, max_decisions=max_decisions)
@@ -144,12 +149,12 @@ def play(
 
 
 class EpisodeCounter:
-    """The game of playing a number of episodes; see :func:`play`.
+    """A game that plays a number of episodes; see :func:`play`.
 
-    An episode may have a limit of decisions, as some never end. What its agent does after that does not count any more.
-    Once a worker has nothing left but such agents, it needs a reset to begin another episode. The environment resets
-    all its workers, so this one rests until the others have played their share or are in the same place: no episode
-    that counts is lost.
+    Because some episodes never end, their number of decisions may be limited. After the limit, an agent's decisions no
+    longer count. If all remaining agents of a worker have reached the limit, the worker needs a reset to start another
+    episode. A reset affects all workers of the environment, so this worker rests until every other worker has played
+    its share or needs a reset, too. This way, no episode that counts is lost.
     """
 
     def __init__(
@@ -163,7 +168,7 @@ class EpisodeCounter:
 
     @property
     def is_over(self) -> bool:
-        """Whether all episodes that count are over."""
+        """True if all episodes that count have ended."""
         return all(map(self._is_over, range(len(self._shares))))
 
     def _is_over(self, worker: int) -> bool:
@@ -171,18 +176,18 @@ class EpisodeCounter:
         return not share or (bool(sides) and all(len(side.episodes) == share for side in sides))
 
     def rests(self, worker: int) -> bool:
-        """Whether a worker has played its share, or only agents whose episodes were truncated are left."""
+        """Return whether a worker has played its share, or only has agents left whose episodes were truncated."""
         sides = self._sides[worker].values()
         is_stuck = any(side.beyond for side in sides) and not any(side.counting for side in sides)
         return is_stuck or self._is_over(worker)
 
     def start_over(self, worker: int) -> None:
-        """Give up the episodes that a worker plays; others take their numbers."""
+        """Abort a worker's current episodes. Later episodes reuse their numbers."""
         for side in self._sides[worker].values():
             side.start_over()
 
     def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        """Count what a message brings."""
+        """Count the episodes and decisions in a message."""
         worker = event.worker
         if self._is_over(worker):
             return
@@ -199,11 +204,11 @@ class EpisodeCounter:
                 sides[turn.behavior.full].decisions += len(turn.deciding)
 
     def progress(self) -> str:
-        """How many episodes are over."""
-        return f"{sum(len(side.episodes) for sides in self._sides for side in sides.values())} episodes are over."
+        """Return a sentence with the number of finished episodes."""
+        return f"{sum(len(side.episodes) for sides in self._sides for side in sides.values())} episodes have finished."
 
     def results(self, seconds: float) -> dict[str, EvaluationResult]:
-        """What came out so far, by behavior name in order of appearance; ``seconds`` are those that it took."""
+        """Return the results so far by behavior name, in order of appearance, given the elapsed ``seconds``."""
         found: dict[str, list[_Side]] = {}
         for sides in self._sides:
             for side in sides.values():
@@ -220,8 +225,8 @@ class _Side:
     """The episodes of one behavior id in one worker.
 
     Attributes:
-        counting: agents whose episodes count.
-        beyond: agents whose episodes continue after the limit.
+        counting: agents whose current episodes count.
+        beyond: agents whose episodes continue beyond the limit.
     """
 
     def __init__(self, behavior: BehaviorId, policy: Policy, worker: int, episodes: int) -> None:
@@ -234,7 +239,8 @@ class _Side:
         self._policy = policy
         self._worker = worker
         self._due = deque(range(episodes))
-        # Group -> its agents, and the number of its first member's episode; None if a member's does not count.
+        # The agents of each group, and the number of its first member's episode, or None if any member's episode does
+        # not count.
         self._groups: dict[int, tuple[set[Agent], int | None]] = {}
 
     def start_over(self) -> None:
@@ -276,7 +282,7 @@ class _Side:
             self.episodes.append(Episode(*place, *rewards, agent.length, interrupted, truncated))
 
     def _end_groups(self, ended: Sequence[Agent]) -> None:
-        """Count the groups whose last members are among agents that have ended together."""
+        """Count the groups whose last members are among agents whose episodes ended at the same time."""
         for group in sorted({agent.group for agent in ended} & self._groups.keys()):
             agents, number = self._groups[group]
             agents.difference_update(ended)

@@ -1,4 +1,4 @@
-"""Models to act with: runs, checkpoints and exported policies, as they are named on the command line."""
+"""Models that can act: runs, checkpoints and exported policies, as specified on the command line."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _MODEL = ".onnx"
 _STEP = re.compile(r"-(\d{1,18})$")
 RANDOM, HEURISTIC = "random", "heuristic"
 SCRIPTED = (RANDOM, HEURISTIC)
-"""Words for policies that no one has trained."""
-_SAME_FILE = "best"  # best.onnx lies in the folder of its behavior
+"""Command-line words for policies that were not trained."""
+_SAME_FILE = "best"  # Every behavior's best policy is called best.onnx; the folder has the name of the behavior.
 
 
 @dataclass(frozen=True, slots=True)
 class ActingOptions:
-    """How policies act.
+    """Options for how policies act.
 
     Attributes:
-        deterministic: use the mean and the most likely branch instead of sampling.
-        device: on which policies of checkpoints compute.
-        by_name: let policies of checkpoints act among agents that have more sensors than theirs had, by the names of
-            these, as students do in any case.
+        deterministic: use the mean and the most likely discrete actions instead of sampling.
+        device: device on which policies from checkpoints run.
+        by_name: let policies from checkpoints control agents with more sensors than in training, by matching the
+            sensors' names. Students always do this.
     """
 
     deterministic: bool = False
@@ -51,41 +51,41 @@ class ActingOptions:
 
 
 class MakesPolicy(Protocol):
-    """Makes policies of a file, each with random numbers of its own from ``seed``; None for what the options say."""
+    """Creates policies from a file, each with its own random seed. By default, the options set ``deterministic``."""
 
     def __call__(self, seed: int, *, deterministic: bool | None = None) -> Policy: ...
 
 
 class Loaded(NamedTuple):
-    """The content of a file: what its agents see and do, and its policy for them."""
+    """The content of a policy file: the observations and actions of its agents, and a factory for its policy."""
 
     spec: BehaviorSpec
     policy: MakesPolicy
 
 
 class PolicyFile(ABC):
-    """One file with the policy of one behavior."""
+    """A file with the policy of one behavior."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @abstractmethod
     def load(self, agents: BehaviorSpec | None = None) -> Loaded:
-        """Load it for agents that see and do this, or if None, for those that the file describes.
+        """Load the policy for the given agents, or for those that the file describes if ``agents`` is None.
 
-        A student fits agents that have more sensors than it sees.
+        A student also accepts agents that have more sensors than it sees.
 
         Raises:
-            TrajtrainerError: it is of other agents, or does not say enough about its own.
+            TrajtrainerError: the policy is for other agents, or the file does not sufficiently describe its agents.
         """
 
     def _check_fits(self, reasons: Iterator[str]) -> None:
         if found := "; ".join(reasons):
-            raise CheckpointError(f"{self.path} is of other agents: {found}.")
+            raise CheckpointError(f"{self.path} is a policy for other agents: {found}.")
 
 
 class CheckpointPolicy(PolicyFile):
-    """The policy of a checkpoint, ours or of ML-Agents.
+    """The policy in a checkpoint of trajtrainer or ML-Agents.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -105,7 +105,7 @@ class CheckpointPolicy(PolicyFile):
         if agents is None:
             found = recover_policy(content, source=source, models=self._models)
         else:
-            # What the agents see is what the environment says: ML-Agents' files do not.
+            # Take the agents' sensors from the environment, because ML-Agents' files do not describe them.
             sees, seen = None, agents
             if (record := read_record(content, source)) is not None:
                 if record.student or self._options.by_name:
@@ -127,7 +127,7 @@ class OnnxFile(PolicyFile):
     """An exported policy.
 
     Raises:
-        TrajtrainerError: it cannot act.
+        TrajtrainerError: the model cannot be used.
     """
 
     def __init__(self, path: Path, options: ActingOptions) -> None:
@@ -147,7 +147,7 @@ class OnnxFile(PolicyFile):
 
 
 class ScriptedFile(PolicyFile):
-    """A policy that no one has trained, for one behavior. There is no file."""
+    """An untrained policy for one behavior. There is no file."""
 
     def __init__(self, word: str, behavior: str) -> None:
         super().__init__(Path(word))
@@ -156,23 +156,24 @@ class ScriptedFile(PolicyFile):
     def load(self, agents: BehaviorSpec | None = None) -> Loaded:
         if agents is None:
             raise CheckpointError(
-                f"{self.path} is a policy for any agents, so it has no observations and actions of its own."
+                f"{self.path} is a policy for any agents, so it does not define their observations and actions."
             )
         heuristic = heuristic_policy(self._behavior, agents) if self.path.name == HEURISTIC else None
-        # It acts in its own way, whatever ``deterministic`` says.
+        # Scripted policies ignore ``deterministic``.
         return Loaded(agents, lambda seed, *, deterministic=None: heuristic or random_policy(agents, seed))  # noqa: ARG005
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One policy, or one for each behavior of a run.
+    """A single policy, or one policy for each behavior of a run.
 
     Attributes:
-        name: as it was given; for ``RUN/*`` followed by the step.
-        policies: behavior -> its file.
-        series: the run whose checkpoints these are, for ``RUN/*``.
-        steps: that it was trained for; None if unknown.
-        scripted: no one has trained it, and it plays every behavior; ``policies`` are those of the behaviors so far.
+        name: name given by the user; for ``RUN/*``, the run followed by the step.
+        policies: policy file of each behavior.
+        series: for ``RUN/*``, the run that the checkpoint is from.
+        steps: number of training steps; None if unknown.
+        scripted: True if the policy was not trained and plays every behavior. In this case, ``policies`` contains the
+            behaviors that it has played so far.
     """
 
     name: str
@@ -182,20 +183,21 @@ class Model:
     scripted: bool = False
 
     def plays(self, behavior: str, behaviors: Collection[str]) -> bool:
-        """Whether there is a policy for a behavior.
+        """Return whether there is a policy for a behavior.
 
         Args:
-            behavior: name, without team.
-            behaviors: all known ones of the environment. A single policy whose name is none of them plays any.
+            behavior: name of the behavior without the team.
+            behaviors: all known behaviors of the environment. If a model has only one policy and its name is not among
+                these, the policy plays any behavior.
         """
         plays_any = self.scripted or (len(self.policies) == 1 and not self.policies.keys() & set(behaviors))
         return plays_any or behavior in self.policies
 
     def file(self, behavior: str, behaviors: Collection[str]) -> PolicyFile:
-        """The policy that plays a behavior; arguments as ``plays``.
+        """Return the file of the policy that plays a behavior. The arguments are those of ``plays``.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: there is no policy for the behavior.
         """
         if self.scripted:
             assert isinstance(self.policies, dict)
@@ -210,10 +212,10 @@ class Model:
 
 
 class Roles:
-    """The behaviors of an environment, as it announces them, and every model's policy for each.
+    """The behaviors that an environment announces, with the policy of every model for each of them.
 
     Args:
-        models: each must be able to play all of them.
+        models: the models, each of which must be able to play all behaviors.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -225,10 +227,10 @@ class Roles:
         """Check that every model can play the behaviors that an environment announces.
 
         Args:
-            specs: by behavior id.
+            specs: specs by behavior id.
 
         Raises:
-            SettingsError: some cannot; it names all of them, with the reasons.
+            SettingsError: some models cannot play a behavior; the message lists all of them with the reasons.
         """
         new = {BehaviorId.parse(id_).name: spec for id_, spec in specs.items()}
         new = {name: spec for name, spec in new.items() if name not in self._behaviors}
@@ -244,22 +246,22 @@ class Roles:
             raise SettingsError("\n".join(problems))
 
     def policy(self, model: int, behavior: str, seed: int) -> Policy:
-        """Make the policy of a model for a behavior that was announced, with random numbers of its own."""
+        """Create the policy of a model for an announced behavior, with its own random seed."""
         return self._loaded[model, behavior].policy(seed)
 
 
 def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, scripted: bool = False) -> list[Model]:
-    """Find models, in the order of the words.
+    """Find models in the order of the words.
 
     Args:
-        words: run ids, folders of runs or of their behaviors, ``.pt`` and ``.onnx`` files; with ``@best`` after a run
-            or behavior its best checkpoint, with ``/*`` all of them.
+        words: run ids, folders of runs or of their behaviors, and ``.pt`` and ``.onnx`` files. A run or behavior
+            followed by ``@best`` means its best checkpoint, followed by ``/*`` all of its checkpoints.
         results: the folder that contains the runs.
-        options: how they act.
-        scripted: accept the words ``SCRIPTED``.
+        options: options for how the models act.
+        scripted: also accept the words in ``SCRIPTED``.
 
     Raises:
-        SettingsError: some words match no model; all mistakes are reported.
+        SettingsError: some words match no model; the message contains all errors.
     """
     models: list[Model] = []
     problems = []
@@ -277,10 +279,10 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, 
 
 
 def file_of(word: str, results: Path) -> Path:
-    """The first file that a word of ``find_models`` stands for, unread.
+    """Return the path of the first file that a word of ``find_models`` refers to, without reading the file.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such file.
     """
     path = Path(word)
     if path.suffix == _MODEL:

@@ -1,4 +1,4 @@
-"""The outcome of episodes: returns and lengths, their spread, and how certain their mean is."""
+"""The results of episodes: returns and lengths, with their spread and the confidence interval of the mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 _RESAMPLES = 10_000
 _LEVEL = 0.95
 _SEED = 0
-# Numbers drawn at a time: the memory is bounded however many episodes there are.
+# Maximum number of values to draw at once, which bounds the memory for any number of episodes.
 _MOST_AT_ONCE = 1 << 20
 
 
@@ -22,14 +22,14 @@ class Episode:
     """One episode of one agent.
 
     Attributes:
-        worker: the copy of the environment, from 0.
-        team: of the agent.
-        number: in the order in which the episodes of this worker and team began, from 0.
+        worker: index of the environment's copy, from 0.
+        team: team of the agent.
+        number: number of the episode, from 0, in the order in which this worker's and team's episodes started.
         reward: sum of the agent's own rewards.
-        group_reward: sum of what its group received while it was there.
-        length: decisions.
-        interrupted: a limit of the environment ended it.
-        truncated: the evaluation's limit of decisions ended it.
+        group_reward: sum of the rewards that the agent's group received during the episode.
+        length: number of decisions.
+        interrupted: True if a limit of the environment ended the episode.
+        truncated: True if the evaluation's limit on the number of decisions ended the episode.
     """
 
     worker: int
@@ -43,19 +43,19 @@ class Episode:
 
     @property
     def total(self) -> float:
-        """The return."""
+        """The return, which includes the group reward."""
         return self.reward + self.group_reward
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEpisode:
-    """One episode of a group, from its first member's beginning to its last one's end.
+    """One episode of a group, from the start of its first member's episode to the end of its last member's.
 
     Attributes:
-        worker: the copy of the environment, from 0.
-        team: of the group.
-        number: of the episode of its first member.
-        reward: what the group received during the longest episode among the members that ended it together.
+        worker: index of the environment's copy, from 0.
+        team: team of the group.
+        number: number of the first member's episode.
+        reward: sum of the group's rewards during the longest episode among the members that ended last.
     """
 
     worker: int
@@ -66,9 +66,9 @@ class GroupEpisode:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSample:
-    """Numbers, one for each episode.
+    """A sample of one value per episode.
 
-    >>> Sample((1.0, 2.0, 3.0)).mean
+    >>> EpisodeSample((1.0, 2.0, 3.0)).mean
     2.0
     """
 
@@ -79,12 +79,12 @@ class EpisodeSample:
 
     @property
     def mean(self) -> float:
-        """NaN without values, as the other statistics are."""
+        """The mean. Like the other statistics, it is NaN if there are no values."""
         return math.fsum(self.values) / len(self) if self.values else math.nan
 
     @property
     def std(self) -> float:
-        """The standard deviation of the values themselves (divided by their number, as in numpy)."""
+        """The standard deviation of the values (normalized by their number, as in numpy)."""
         return float(np.std(self.values)) if self.values else math.nan
 
     @property
@@ -96,10 +96,10 @@ class EpisodeSample:
         return max(self.values, default=math.nan)
 
     def ci95(self) -> tuple[float, float]:
-        """The 95 % interval of the mean: percentiles of the means of 10,000 bootstrap resamples.
+        """Return the 95 % confidence interval of the mean, from the percentiles of 10,000 bootstrap resamples' means.
 
-        Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. Equal values have
-        equal intervals.
+        See Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The same values always give the
+        same interval.
         """
         if not self.values:
             return math.nan, math.nan
@@ -111,7 +111,7 @@ class EpisodeSample:
         return float(low), float(high)
 
     def to_json(self, *, with_interval: bool = True) -> dict[str, Any]:
-        """All statistics as plain data, null where there are no values."""
+        """Return all statistics as plain data, with None for those without a finite value."""
         found = {name: _plain(getattr(self, name)) for name in ("mean", "std", "min", "max")}
         interval = {"ci95": [_plain(bound) for bound in self.ci95()]} if with_interval else {}
         return {**found, **interval}
@@ -122,11 +122,11 @@ class EvaluationResult:
     """The episodes of one behavior.
 
     Attributes:
-        behavior: name, without team.
-        episodes: by team, worker and number.
-        groups: those whose members' episodes are all among ``episodes``.
-        decisions: of all its agents, also in episodes that do not count.
-        seconds: that all behaviors of the environment took together.
+        behavior: name of the behavior without the team.
+        episodes: episodes sorted by team, worker and number.
+        groups: episodes of the groups whose members' episodes are all in ``episodes``.
+        decisions: number of decisions of all the behavior's agents, including those in episodes that do not count.
+        seconds: time that all behaviors of the environment took together.
     """
 
     behavior: str
@@ -141,7 +141,7 @@ class EvaluationResult:
         return f"<EvaluationResult {self.behavior}: {len(self.episodes)} episodes{spread}>"
 
     def _repr_html_(self) -> str:
-        """For a notebook: a table of one row."""
+        """Return a table with one row, for notebooks."""
         returns = self.returns
         cells = {
             "behavior": self.behavior,
@@ -166,17 +166,17 @@ class EvaluationResult:
 
     @property
     def num_truncated(self) -> int:
-        """The number of episodes that the evaluation's limit of decisions ended."""
+        """The number of episodes that were ended by the evaluation's limit on the number of decisions."""
         return sum(episode.truncated for episode in self.episodes)
 
     @property
     def group_returns(self) -> EpisodeSample:
-        """What each group received."""
+        """The sum of rewards in each group's episode."""
         return EpisodeSample(tuple(group.reward for group in self.groups))
 
     @property
     def teams(self) -> Mapping[int, EvaluationResult]:
-        """The result of each team on its own; decisions and seconds are those of all."""
+        """The separate result of each team. The decisions and seconds are those of all teams together."""
         found = {}
         for team in sorted({episode.team for episode in self.episodes}):
             episodes = tuple(episode for episode in self.episodes if episode.team == team)
@@ -186,11 +186,11 @@ class EvaluationResult:
 
     @property
     def decisions_per_second(self) -> float:
-        """NaN for nothing in no time."""
+        """The number of decisions per second; NaN if no time has passed."""
         return self.decisions / self.seconds if self.seconds else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """The result as plain data (docs/measure/evaluation.md#json)."""
+        """Return the result as plain data (docs/measure/evaluation.md#json)."""
         teams = self.teams if len(self.teams) > 1 else {}
         return {
             **self._spread(),
@@ -207,14 +207,15 @@ class EvaluationResult:
 
 
 def actions_in_words(*, deterministic: bool) -> str:
-    """How policies acted, for logs and tables."""
+    """Describe how policies acted, for logs and tables."""
     return "most likely actions" if deterministic else "sampled actions"
 
 
 def difference(result: EvaluationResult, first: EvaluationResult) -> EpisodeSample:
-    """How much better each episode of ``result`` is than the same one of ``first``.
+    """Return how much higher the return of each episode in ``result`` is than that of the same episode in ``first``.
 
-    Two episodes are the same if worker, team and number are. Those that only one of the two has are left out.
+    Episodes are the same if their worker, team and number are equal. Episodes that only one of the results contains are
+    omitted.
     """
     earlier = {_key(episode): episode.total for episode in first.episodes}
     both = [episode for episode in result.episodes if _key(episode) in earlier]

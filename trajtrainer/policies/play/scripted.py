@@ -1,4 +1,4 @@
-"""Policies that no one has trained: random ones, and written ones for some built-in simulations and classic tasks.
+"""Untrained policies: random ones, and hand-written ones for some built-in simulations and classic tasks.
 
 Shape legend: N agents, C continuous actions, D sum of branch sizes, K discrete branches.
 """
@@ -20,7 +20,7 @@ Observed = Sequence[ObservationArray]
 _Decide = Callable[[Observed, BoolArray], tuple[FloatArray, IntArray]]
 
 _GRID, _NEVER = 5, 1000
-# Row and column by action: none, up, down, left, right.
+# Change of row and column for each action: none, up, down, left, right.
 _MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
 
 
@@ -28,7 +28,8 @@ class ScriptedPolicy:
     """A policy without a memory.
 
     Args:
-        decide: observations and mask of N agents -> f32 [N, C] within [-1, 1] and i32 [N, K].
+        decide: function that maps the observations and mask of N agents to continuous actions, f32 [N, C] within
+            [-1, 1], and discrete actions, i32 [N, K].
     """
 
     memory_size = 0
@@ -44,13 +45,13 @@ class ScriptedPolicy:
 
 
 def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
-    """A policy that chooses each allowed action as often as any other."""
+    """Create a policy that chooses all allowed actions with equal probability."""
     random, actions = np.random.default_rng(seed), spec.action_spec
 
     def decide(_: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
         continuous = random.uniform(-1, 1, (len(mask), actions.continuous_size)).astype(np.float32)
         bounds = np.cumsum([0, *actions.discrete_branches])
-        drawn = random.random(mask.shape) - mask  # forbidden ones come after all others
+        drawn = random.random(mask.shape) - mask  # Forbidden actions get lower values than all others.
         columns = [drawn[:, a:b].argmax(axis=1) for a, b in pairwise(bounds)]
         return continuous, _branches(len(mask), columns)
 
@@ -58,28 +59,28 @@ def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
 
 
 def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:
-    """The written policy of a behavior.
+    """Create the hand-written policy for a behavior.
 
     Args:
-        behavior: name, without team.
-        spec: must be that of the task.
+        behavior: name of the behavior without the team.
+        spec: the behavior's spec, which must be that of the default task.
 
     Raises:
-        SettingsError: there is none for this behavior.
+        SettingsError: there is no hand-written policy for this behavior.
     """
     found = _HEURISTICS.get(behavior)
     shapes = tuple(tuple(sensor.shape) for sensor in spec.observation_specs)
     if found is None or not _fits(shapes, found.shapes) or spec.action_spec != found.actions:
         raise SettingsError(
-            f"There is no heuristic for the behavior {behavior!r}, only for {', '.join(_HEURISTICS)} as they are "
-            "by default. To record the heuristic of a Unity game, set Behavior Type to Heuristic Only and add a "
-            "Demonstration Recorder."
+            f"There is no heuristic for the behavior {behavior!r}, only for {', '.join(_HEURISTICS)} with their "
+            "default observations and actions. To record the heuristic of a Unity game, set Behavior Type to Heuristic "
+            "Only and add a Demonstration Recorder."
         )
     return ScriptedPolicy(found.decide)
 
 
 class _Heuristic(NamedTuple):
-    shapes: tuple[tuple[int | None, ...], ...]  # None: any size
+    shapes: tuple[tuple[int | None, ...], ...]  # None means any size.
     actions: ActionSpec
     decide: _Decide
 
@@ -105,10 +106,10 @@ def _basic(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
 
 
 def _balance_ball(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
-    """Tilt against the ball's place and velocity, the damping critical: gravity's part along the slope is 7 m/s²."""
+    """Tilt against the ball's position and velocity, critically damped: it accelerates by 7 m/s² per radian of tilt."""
     tilt, place, velocity = 2 * obs[0][:, :2], obs[0][:, [2, 4]], obs[0][:, [5, 7]]
     wanted = (0.25 * place + 0.38 * velocity) * np.array([1, -1])
-    turned = np.radians(10)  # by an action of 1
+    turned = np.radians(10)  # rotation caused by an action of 1
     return np.clip((wanted - tilt) / turned, -1, 1).astype(np.float32), np.zeros((len(tilt), 0), np.int32)
 
 
@@ -120,7 +121,7 @@ def _hybrid(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
 
 
 def _grid_world(obs: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
-    """Step towards the goal, never on the wrong one; both and the agent are found by their colors."""
+    """Step toward the goal, but never onto the wrong one. The agent and both goals are recognized by their colors."""
     goal, picture = obs
     bright = 200 if picture.dtype == np.uint8 else 200 / 255
     cross, plus, agent = (_cells(picture[:, channel] > bright) for channel in range(3))
@@ -129,14 +130,14 @@ def _grid_world(obs: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
     places = agent[:, None] + _MOVES  # [N, moves, 2]
     way, past = right[:, None] - places, wrong[:, None] - places
     distance = np.abs(way).sum(axis=2)
-    # Around the wrong goal where it is on the straight way.
+    # Take a detour around the wrong goal if it is in the way.
     distance += 2 * ((way == 0) & (past == 0)).any(axis=2) * ((way * past).sum(axis=2) > (past**2).sum(axis=2))
     distance[(past == 0).all(axis=2) | mask] = _NEVER
     return _nothing(obs), distance.argmin(axis=1).astype(np.int32)[:, None]
 
 
 def _cells(mark: BoolArray) -> NDArray[np.int64]:
-    """Row and column of the cell with the most marked pixels, i64 [N, 2]."""
+    """Return the row and column of the cell with the most marked pixels, i64 [N, 2]."""
     size_of_cell = min(mark.shape[1:]) // _GRID
     side = size_of_cell * _GRID
     top, left = ((size - side) // 2 for size in mark.shape[1:])
@@ -151,7 +152,7 @@ def _cart_pole(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
 
 
 def _pendulum(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
-    """Swing up by energy, then hold (Åström and Furuta 2000)."""
+    """Swing up by controlling the energy, then hold (Åström and Furuta 2000)."""
     cosine, sine, speed = obs[0].T.astype(np.float64)
     angle = np.arctan2(sine, cosine)
     energy = speed**2 / 2 + 15 * (cosine - 1)

@@ -1,10 +1,10 @@
-"""An actor: environments, a collector, and the policies it acts by. It is the same class wherever it runs.
+"""An actor: environments, a collector, and the policies that act. The same class is used wherever the actor runs.
 
 ::
 
     synchronize   follows orders: newer weights, opponents, allowances, resets
-    collector     collects once; what is finished is handed over once there is enough of it
-    run           does both in turn, and waits for orders at a limit; the learner's own loop does both itself
+    collector     collects once; finished steps are handed over once there are enough of them
+    run           alternates between the two, and waits for orders at a limit; the learner's loop calls both itself
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.run.actors import messages
 from trajtrainer.run.actors.collector import CollectedBehavior, Collector, Outbox, Sides
 
-# Longest wait for an environment, so that orders are seen even while it is silent.
+# Longest wait for an environment, so that orders are noticed even while it is silent.
 _WAIT_S = 0.25
 # Finished steps are handed over at least this often, however few they are, so that slow environments show progress.
 _SHIP_S = 0.5
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer", messages.StartActing, messages.Assignment)
 
 @dataclass(slots=True)
 class _PacedBehavior:
-    """A behavior that an actor collects, and how far it may."""
+    """A behavior that an actor collects experience for, with its limits."""
 
     order: messages.StartActing
     collected: CollectedBehavior
@@ -57,7 +57,7 @@ class _PacedBehavior:
     allowance: messages.Allowance
     is_paused: bool = False
     shipped_s: float = field(default_factory=perf_counter)
-    reported_steps: int = 0  # of opponents
+    reported_steps: int = 0  # opponent steps that were reported
 
     @property
     def may_collect(self) -> bool:
@@ -78,7 +78,7 @@ class _PacedBehavior:
         return 0 if self.collected.sides is None else self.collected.tracker.num_steps - self.reported_steps
 
     def is_due(self, *, stops: bool) -> bool:
-        """Whether finished steps should be handed over now. ``stops``: the actor is about to wait."""
+        """Return whether finished steps should be handed over now. ``stops`` is True if the actor is about to wait."""
         if self.allowance.pauses:
             return self.should_pause
         outbox = self.outbox
@@ -88,17 +88,17 @@ class _PacedBehavior:
 
 
 class ActorLoop:
-    """Collects for the learner at the other end of ``channel``, in environments that have started.
+    """Collects experience for the learner at the other end of ``channel``, in environments that have started.
 
     Args:
-        environment: has started.
-        channel: to the learner.
-        timers: of the actor.
-        before_answers: given if the learner is in the same loop; see ``Collector``. It hands over what is finished.
+        environment: the environment, which has started.
+        channel: the channel to the learner.
+        timers: timers of the actor.
+        before_answers: given if the learner is in the same loop; see ``Collector``. It hands over finished steps.
 
     Attributes:
-        collector: of its environments.
-        num_resets: how often the learner has ordered a reset.
+        collector: the collector of its environments.
+        num_resets: number of resets that the learner has ordered.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class ActorLoop:
 
     @property
     def may_collect(self) -> bool:
-        """Whether the environments have been reset and no limit is reached."""
+        """True if the environments have been reset and no limit is reached."""
         if not self._is_running:
             return False
-        for part in self._parts.values():  # noqa: SIM110  # in the path of every message
+        for part in self._parts.values():  # noqa: SIM110  # faster; called for every message
             if not part.may_collect:
                 return False
         return True
@@ -134,14 +134,14 @@ class ActorLoop:
         """Follow the orders that have arrived.
 
         Raises:
-            ActorEndedError: one of them is to end.
+            ActorEndedError: one of them is ``End``.
         """
         self._orders.extend(self._channel.orders(wait=False))
         while self._orders:
             self._follow(self._orders.popleft())
 
     def hand_over(self) -> None:
-        """Hand over what is finished, where there is enough of it."""
+        """Hand over the finished steps of each behavior that has enough of them."""
         stops = not self.may_collect
         for part in self._parts.values():
             if part.is_due(stops=stops):
@@ -152,7 +152,7 @@ class ActorLoop:
         """Collect until the learner ends this actor, or is gone.
 
         Raises:
-            ActorEndedError: always, unless something failed.
+            ActorEndedError: always, unless something else fails.
             TrajtrainerError: the environments failed for good, or a policy has diverged.
         """
         self._channel.report(messages.Ready())
@@ -196,7 +196,7 @@ class ActorLoop:
             case messages.LoadWeights(behavior, version):
                 part = self._parts[behavior]
                 policy = part.collected.policy
-                # Finished steps are handed over before they become a version older. With the same version only the
+                # Hand over finished steps before a new version makes them older. With the same version, only the
                 # normalizers are newer.
                 if part.outbox.num_steps and version != policy.version:
                     self._ship(part)
@@ -224,7 +224,7 @@ class ActorLoop:
                 self._orders.append(order)
 
     def _start_acting(self, found: messages.NewBehavior) -> CollectedBehavior:
-        """Ask the learner how to act for a behavior that has appeared."""
+        """Ask the learner how to act for a new behavior."""
         self._channel.report(found)
         order = self._await(messages.StartActing, found.behavior_id.name)
         settings, memory = order.settings, order.settings.network_settings.memory
@@ -255,14 +255,14 @@ class ActorLoop:
         while True:
             assignment = self._await(messages.Assignment, name)
             if assignment.learning == behavior_id.team or behavior_id.full in assignment.opponents:
-                break  # any other was sent before the learner knew of the team
+                break  # otherwise it was sent before the learner knew about the team
         # Assignments that arrived before the answer are out of date.
         kept = [one for one in self._orders if not (isinstance(one, messages.Assignment) and one.behavior == name)]
         self._orders = deque(kept)
         return assignment
 
     def _ship(self, part: _PacedBehavior) -> None:
-        """Hand over everything that is finished, in order, after the statistics that go with it."""
+        """Hand over all finished steps, in order, after their statistics."""
         part.shipped_s = perf_counter()
         pauses, name, sides = part.should_pause, part.order.behavior, part.collected.sides
         steps = part.new_opponent_steps
@@ -287,7 +287,7 @@ class ActorLoop:
 
 
 class Host:
-    """Starts an actor's environments and runs it, in its thread, its process or on its node."""
+    """Starts an actor's environments and runs the actor, in its own thread or process, or on its node."""
 
     def __init__(self, task: messages.ActorTask, channel: messages.Channel) -> None:
         self._environment: Environment | None = None
@@ -319,7 +319,7 @@ class Host:
 
     def kill(self) -> None:
         """Kill the environments, from any thread."""
-        environment = self._environment  # read once: the actor's own thread may close it meanwhile
+        environment = self._environment  # read once: the actor's own thread may close it concurrently
         if environment is not None:
             environment.kill()
 

@@ -1,6 +1,6 @@
-"""The acting side: messages of environments in, rows written, one forward pass per policy, actions out.
+"""The acting side: receives messages from environments, writes rows, runs one forward pass per policy, sends actions.
 
-The collector waits for nothing but environments (``Environment.wait``).
+The collector only waits for environments (``Environment.wait``).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from trajtrainer.run.actors.messages import Assignment, Matches, NewBehavior
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)
-# Each becomes a tag of the event file, so an environment that puts a number into the key would fill the memory.
+# Each key becomes a tag in the event file, so an environment that puts numbers into keys would fill up the memory.
 MOST_STATISTICS = 1000
 _LONGEST_KEY = 1000
 
 
 class Outbox:
-    """Finished trajectories on their way out of an actor, and aborts of unfinished episodes, in order.
+    """Finished trajectories that an actor has yet to hand over, and aborts of unfinished episodes, in order.
 
     Attributes:
-        num_steps: of the trajectories that wait.
-        is_needed: there is an abort, so everything should go out however little it is.
-        num_put: steps of all trajectories so far.
-        rows: the same as the learner's buffer counts it: with a memory, in whole sequences.
+        num_steps: number of steps in the trajectories that are waiting.
+        is_needed: True if there is an abort, so that everything should be handed over, no matter how little it is.
+        num_put: number of steps in all trajectories so far.
+        rows: the same number, as the learner's buffer counts it: with a memory, in whole sequences.
     """
 
     def __init__(self, sequence_length: int = 1) -> None:
@@ -64,7 +64,7 @@ class Outbox:
         self.rows += self.rows_of([batch])
 
     def abort_episodes(self, worker: int) -> None:
-        """Note where the unfinished episodes of a worker were aborted."""
+        """Append a marker for the point at which the unfinished episodes of a worker were aborted."""
         self.items.append(EpisodesAborted(worker))
         self.is_needed = True
 
@@ -75,22 +75,22 @@ class Outbox:
         return items
 
     def rows_of(self, batches: Sequence[TrajectoryBatch]) -> int:
-        """The rows that trajectories take up in the learner's buffer."""
+        """Return the number of rows that trajectories take up in the learner's buffer."""
         if self._length == 1:
             return sum(batch.num_steps for batch in batches)
         return sum(int((-(-batch.lengths // self._length)).sum()) for batch in batches) * self._length
 
 
 class Sides:
-    """The teams of a behavior with self-play, as an actor knows them. The learner decides who plays whom.
+    """An actor's view of the teams of a behavior with self-play. The learner decides who plays whom.
 
     Args:
-        settings: of the behavior.
-        policy: acts for the team that learns.
+        settings: self-play settings of the behavior.
+        policy: the policy of the learning team.
         ask: reports a new team to the learner, and returns the assignment that includes it.
 
     Attributes:
-        policies: behavior id -> the player of a team that does not learn.
+        policies: behavior id -> policy of a team that does not learn.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Sides:
         self._ask = ask
         self._learning: int | None = None
         self._number = 0
-        self._twins: dict[str, tuple[int, ActorPolicy]] = {}  # behavior id -> seed, policy that draws by it
+        self._twins: dict[str, tuple[int, ActorPolicy]] = {}  # behavior id -> seed, policy that uses it
 
     def learns(self, team: int) -> bool:
         return team == self._learning
@@ -113,12 +113,12 @@ class Sides:
         self.apply(self._ask(behavior_id))
 
     def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
-        """Count the episodes that ended with one message of the team that learns."""
+        """Count the episodes that ended with one message of the learning team."""
         ended = int(np.count_nonzero(trajectories.ended))
         self._matches.append(Matches(self._number, ended, trajectories.num_steps, results))
 
     def take_matches(self) -> Sequence[Matches]:
-        """Remove and return what was counted since the last call."""
+        """Remove and return the matches that were counted since the last call."""
         matches, self._matches = self._matches, []
         return matches
 
@@ -139,25 +139,25 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class CollectedBehavior:
-    """The collector's part of one behavior, which all teams of its name share."""
+    """The collector's part of one behavior, which all teams with its name share."""
 
     spec: BehaviorSpec
     pool: RowPool
     processor: AgentProcessor  # writes the rows of ``pool`` and cuts them into trajectories
     tracker: OpponentTracker  # keeps the memories of agents whose experience is not recorded
-    policy: ActorPolicy  # acts for all teams except those that ``sides`` has policies for
-    trajectories: Outbox  # the finished ones
+    policy: ActorPolicy  # acts for all teams that have no policy in ``sides``
+    trajectories: Outbox  # finished trajectories
     reporter: StatsReporter
-    learns: bool = True  # the experience is used
+    learns: bool = True  # False if the experience is not used
     sides: Sides | None = None  # the teams, if only one of them learns
 
     def recorder(self, team: int) -> AgentProcessor | OpponentTracker:
-        """What records a team. Only the experience of a team that learns is kept."""
+        """Return the recorder of a team. Only the experience of learning teams is kept."""
         learns = self.learns if self.sides is None else self.sides.learns(team)
         return self.processor if learns else self.tracker
 
     def acts(self, behavior_id: str) -> Policy:
-        """The policy that decides for a team."""
+        """Return the policy that acts for a team."""
         return self.policy if self.sides is None else self.sides.policies.get(behavior_id, self.policy)
 
     def drop(self, worker: int) -> None:
@@ -183,8 +183,8 @@ class Collector:
     """Steps every ready environment once per ``collect``.
 
     Attributes:
-        behaviors: by name. ``make_behavior`` makes one when it first appears.
-        specs: behavior id -> spec, as the environment has announced it.
+        behaviors: behaviors by name. ``make_behavior`` makes each one when it first appears.
+        specs: behavior id -> spec, as announced by the environment.
     """
 
     def __init__(
@@ -197,11 +197,11 @@ class Collector:
         """Start without behaviors.
 
         Args:
-            environment: steps.
-            make_behavior: see above.
-            timers: of the actor.
+            environment: the environment to step.
+            make_behavior: makes a behavior that appears for the first time.
+            timers: timers of the actor.
             before_answers: called with the number of messages that were recorded. Returns whether they still need
-                answers: not if it has reset the environment.
+                answers, which is False if it has reset the environment.
         """
         self.behaviors: dict[str, CollectedBehavior] = {}
         self.specs: dict[str, BehaviorSpec] = {}
@@ -278,17 +278,17 @@ class Collector:
                     _WaitingAgents(behavior, recorder, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
-            # They always go to the same behavior, whichever are in the message: sums are neither split nor counted
-            # twice.
+            # They always go to the same behavior, no matter which behaviors are in the message, so that sums are
+            # neither split nor counted twice.
             owner = next(iter(self.behaviors.values()))
             for statistic in event.statistics:
                 self._add_statistic(owner.reporter, event.worker, *statistic)
 
     def _add(self, behavior_id: str, batch: StepBatch) -> BehaviorId:
-        """Add a team that appears, and its behavior if this is its first team.
+        """Add a new team, and its behavior if this is its first team.
 
         Raises:
-            UnsupportedError: it has no actions, or differs from the other teams of its behavior.
+            UnsupportedError: the team has no actions, or differs from the other teams of its behavior.
         """
         parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
         spec, dtypes = self.specs[behavior_id], [column.dtype for column in batch.obs]
@@ -320,7 +320,7 @@ class Collector:
                 self._warn_once(
                     "statistics",
                     "The environment reports statistics with more than %d names, or names longer than %d characters. "
-                    "New names are dropped, beginning with %.100r. Put numbers into the value of a statistic, not into "
+                    "New names are dropped, starting with %.100r. Put numbers into the value of a statistic, not into "
                     "its name.",
                     MOST_STATISTICS,
                     _LONGEST_KEY,
@@ -339,7 +339,10 @@ class Collector:
             _LOGGER.warning(message, *arguments)
 
     def _act(self, waiting: Mapping[Policy, list[_WaitingAgents]]) -> dict[int, dict[str, ActionBatch]]:
-        """Decide by one forward pass per policy over the agents of all workers: worker -> behavior id -> actions."""
+        """Choose actions with one forward pass per policy, over the agents of all workers.
+
+        Returns worker -> behavior id -> actions.
+        """
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():
             behavior, recorder = parts[0].behavior, parts[0].recorder
@@ -353,7 +356,7 @@ class Collector:
                 columns = tuple(np.concatenate(column) for column in zip(*obs, strict=True))
                 actions = policy.act(columns, np.concatenate(masks), recorder.memory_of(rows))
             recorder.acted(rows, actions)
-            # Exported models report no entropy, which is NaN then.
+            # Exported models report no entropy: it is NaN.
             if policy is behavior.policy or not np.isnan(actions.entropy[0]):
                 behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0
@@ -365,7 +368,7 @@ class Collector:
 
 
 def describe(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
-    """What agents observe and do, in words, for comparison and for messages. The names of sensors do not matter."""
+    """Describe agents' observations and actions, for comparisons and messages. Sensor names do not matter."""
     sensors = [
         f"{tuple(sensor.shape)} {dtype}" for sensor, dtype in zip(spec.observation_specs, obs_dtypes, strict=True)
     ]

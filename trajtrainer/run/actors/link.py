@@ -1,6 +1,6 @@
-"""One behavior, between its trainer and its actors: policies and allowances go out, experience comes in.
+"""Connects a behavior's trainer with its actors: policies and allowances go out, experience comes in.
 
-Everything here runs in the loop's thread; ``pool`` has the diagram.
+Everything here runs in the loop's thread; see ``pool`` for a diagram.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _CHUNKS = 8
 class Learner:
     """The learner of one behavior, as its actors see it.
 
-    Acting may be ``lead`` rows ahead of learning, and actors hand over a part of these at a time. With a lead of 0 they
-    hand over at once whatever is finished.
+    Acting may be ``lead`` rows ahead of learning, and actors hand over a fraction of these rows at a time. With a lead
+    of 0, they hand over finished steps at once.
     """
 
     trainer: BehaviorTrainer
-    policy: ActorPolicy  # acts if the actor is in the loop; elsewhere copies of it act
+    policy: ActorPolicy  # used by an actor in the loop; other actors use copies
     policies: PolicyQueue[Tensor]  # the channel from the trainer to ``policy``
     self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
@@ -50,14 +50,14 @@ class Learner:
 
 @dataclass(slots=True)
 class ActorHistory:
-    """What an actor has done in the whole run."""
+    """Totals of an actor's work in this session, including restarts."""
 
-    before: messages.Progress = field(default_factory=messages.Progress)  # until its last start
-    progress: messages.Progress = field(default_factory=messages.Progress)  # since then
-    first_s: float | None = None  # when it first had its environments
-    agent_steps: int = 0  # of all trajectories it has handed over
-    episodes: int = 0  # that ended in these trajectories
-    lag_sum: int = 0  # over these steps: by how many versions their policy was out of date on arrival
+    before: messages.Progress = field(default_factory=messages.Progress)  # before its last start
+    progress: messages.Progress = field(default_factory=messages.Progress)  # since its last start
+    first_s: float | None = None  # time at which it first had its environments
+    agent_steps: int = 0  # in all trajectories it has handed over
+    episodes: int = 0  # episodes that ended in these trajectories
+    lag_sum: int = 0  # summed over these steps: how many versions old the policy was when they arrived
 
     @property
     def total(self) -> messages.Progress:
@@ -65,18 +65,18 @@ class ActorHistory:
 
 
 class BehaviorLink:
-    """One behavior and its actors.
+    """The link between the learner of one behavior and its actors.
 
-    ``histories`` are by actor. ``stride`` is the largest number of workers of an actor: worker w of actor n has the
-    number ``n * stride + w`` in the learner.
+    ``histories`` has one entry per actor. ``stride`` is the largest number of workers of an actor: worker w of actor n
+    has the number ``n * stride + w`` in the learner.
 
     Attributes:
-        name: of the behavior.
-        policy: the newest that actors are sent; an actor in the loop acts by it.
-        reporter: of the behavior's statistics.
-        source: takes the experience to the trainer; None if nothing is learned from it.
-        pacing: of the actors.
-        learns: whether there is a source.
+        name: name of the behavior.
+        policy: the newest policy, which is sent to actors; an actor in the loop uses it directly.
+        reporter: reporter of the behavior's statistics.
+        source: passes experience to the trainer; None if nothing is learned from it.
+        pacing: pacing of the actors.
+        learns: True if there is a source.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class BehaviorLink:
         )
         self._weights = WeightsLayout({name: tensor.cpu() for name, tensor in policy.actor.state_dict().items()})
 
-    # To the actors.
+    # Orders to the actors.
 
     def _post(self, number: int, order: messages.Order) -> None:
         self._supervisor.working(number)
         self._transport.post(number, order)
 
     def add_actor(self, number: int, noise: float) -> None:
-        """Let an actor that has met the behavior act for it, with this much exploration noise (``StartActing``)."""
+        """Let an actor that has encountered the behavior act for it, with exploration noise (``StartActing.noise``)."""
         context, policy = self._trainer.context, self.policy
         allowance, account = self.pacing.add_actor(number), self.pacing.accounts[number]
         account.loads, account.version = policy.num_loads, policy.version
@@ -146,7 +146,7 @@ class BehaviorLink:
         self._post(number, order)
 
     def add_team(self, number: int, behavior_id: BehaviorId) -> None:
-        """Answer an actor that has met a new team with the current assignment."""
+        """Send the current assignment to an actor that has encountered a new team."""
         self_play = self.learner.self_play
         assert self_play is not None
         if behavior_id.full not in self._teams:
@@ -166,18 +166,18 @@ class BehaviorLink:
                 self._transport.publish(number, self.name, policy.version, self._bytes_of_weights)
             if self_play is not None and account.assignment not in (None, opponents):
                 self._assign(self_play, number)
-        # An allowance follows the policy that it is meant for, so only actors that were sent the newest one get one.
+        # Allowances are meant for the newest policy, so they are only given to actors that were sent it.
         version = self._trainer.publisher.version
         self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
 
     def give_turns(self) -> None:
-        """Let actors that wait for their turn continue, once the loop has dealt with everything from the last turn."""
+        """Let actors that wait for their turn continue, once the loop has handled everything from the last turn."""
         if self.pacing.takes_turns and not self._inbox:
             self._allow(self.pacing.turns())
 
     def lift_limits(self) -> None:
         """Let actors collect without limit: this behavior has all the experience it needs, but others do not yet."""
-        # The accounts stay, because actors still have to answer the orders that are under way.
+        # The accounts are kept, because actors still have to answer orders in transit.
         accounts, self.pacing = self.pacing.accounts, Pacing(self.name)
         self.pacing.accounts = accounts
         for number, account in accounts.items():
@@ -191,18 +191,18 @@ class BehaviorLink:
     def remove_actor(self, number: int) -> None:
         """Abort the unfinished episodes of an actor that is gone. Its share of the limit goes back to the others."""
         if number in self.pacing.accounts:
-            self._handle_turn()  # What it has reported counts, although it has not paused.
+            self._handle_turn()  # Its reports count even though it has not paused.
             del self.pacing.accounts[number]
             first = number * self._stride
             for worker in range(first, first + self._stride):
                 self._abort(worker)
 
     def is_at_limit(self, number: int) -> bool:
-        """Whether an actor cannot act until this behavior gives it another allowance."""
+        """Return whether an actor cannot act until this behavior gives it another allowance."""
         return number in self.pacing.accounts and self.learns and not self.pacing.may_collect(number)
 
     def owes(self, number: int) -> bool:
-        """Whether an actor still has to answer an order."""
+        """Return whether an actor still has to answer an order."""
         account = self.pacing.accounts.get(number)
         return account is not None and (not account.is_synchronized or account.is_recalled)
 
@@ -232,20 +232,20 @@ class BehaviorLink:
         return self._bytes[1]
 
     def _seed_of(self, number: int, what: str) -> int:
-        """The seed of what an actor's policy draws.
+        """Return the seed for the random choices of an actor's policy.
 
-        The first start of the first actor gets the seed that an actor in the loop has: the two runs are bit-identical.
+        The first start of the first actor gets the seed of an actor in the loop, so that both runs are bit-identical.
         """
         which = (number, self._supervisor.members[number].quota.used, self._trainer.first_step)
         text = "" if which == (0, 0, 0) else " {} {} {}".format(*which)
         return derived_seeds(self._trainer.context.seed, f"{what}{text}")[0]
 
-    # From the actors.
+    # Reports from the actors.
 
     def receive(self, number: int, report: messages.BehaviorReport) -> None:
         """Handle a report.
 
-        With turns it is kept until the actor pauses, since the loop must not act on part of a turn.
+        If actors take turns, it is kept until the actor pauses, because the loop must not act on part of a turn.
         """
         match report:
             case messages.Synchronized():
@@ -259,7 +259,7 @@ class BehaviorLink:
                 self._handle(number, report)
 
     def feed(self, *, everything: bool = False) -> int:
-        """Give the trainer what the pacing has held back, as far as it now admits it. Returns the number of items."""
+        """Give the trainer all items that the pacing now admits, or ``everything``. Returns the number of items."""
         num_fed = 0
         if everything:
             self._handle_turn()

@@ -3,7 +3,7 @@
 The learner sends orders and an actor sends reports, which are plain data (docs/explanation/architecture.md#messages).
 Experience and weights travel separately, in a place that only the channel and the transport understand: rows of a pool
 in the learner's loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
-``WeightsLayout`` lay out their bytes.
+``WeightsLayout`` define the layout of their bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62
 
-_MOST_BYTES = 1 << 20  # sent of each log: its end
+_MOST_BYTES = 1 << 20  # number of bytes sent from the end of each log
 _MOST_FILES = 64
 _LOG_NAME = re.compile(r"Player-\d{1,9}\.log")
 
@@ -46,19 +46,19 @@ class ActorEndedError(Exception):
 
 
 class TransportLostError(EnvironmentFaultError):
-    """All actors are gone, and no restart brings them back."""
+    """All actors are gone, and restarts cannot bring them back."""
 
 
 class ActorDiedError(EnvironmentFaultError):
     """An actor's process or machine has died."""
 
 
-# Orders, from the learner.
+# Orders from the learner.
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Start all episodes again with these parameters. Parameters that are not named keep their values."""
+    """Restart all episodes with these parameters. Parameters that are not listed keep their values."""
 
     parameters: Parameters
 
@@ -72,18 +72,18 @@ class SetParameters:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How far an actor may collect for one behavior. Replaces the behavior's last allowance.
+    """Limits on what an actor may collect for one behavior. Replaces the behavior's previous allowance.
 
     Limits are absolute: they count from the start of the actor, which collects until any behavior reaches any limit.
 
     Attributes:
-        rows: of all trajectories, as the learner's buffer counts them: with a memory, in whole sequences.
+        rows: rows of all trajectories, as the learner's buffer counts them: with a memory, in whole sequences.
         steps: agent steps of all trajectories.
-        opponent_steps: of the teams that do not learn.
-        pauses: hand over nothing until a limit is reached or an episode is aborted; then hand over everything that is
-            finished, report ``Paused``, and wait for the next allowance. An allowance below what has been collected
-            pauses the actor at once. Without this flag the actor hands over as it collects, and waits at a limit
-            without reporting it.
+        opponent_steps: agent steps of the teams that do not learn.
+        pauses: if True, the actor hands over nothing until a limit is reached or an episode is aborted. It then hands
+            over everything that is finished, reports ``Paused``, and waits for the next allowance. If it has already
+            collected more than an allowance permits, it pauses at once. If False, it hands over as it collects, and
+            waits at a limit without reporting that.
     """
 
     behavior: str
@@ -100,14 +100,14 @@ class StartActing:
     behavior: str
     settings: TrainerSettings
     network: Actor  # makes the decisions, with the newest weights; on the CPU
-    version: int  # of these weights
-    seed: int  # of what the policy draws
+    version: int  # version of these weights
+    seed: int  # seed for the policy's random choices
     noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
     evenly_first: bool  # draw actions uniformly until the first trained policy arrives (``ActorPolicy``)
-    groups: bool  # the learner needs the groupmates
-    ship_steps: int  # as many finished steps are worth handing over
+    groups: bool  # True if the learner needs data of groupmates
+    ship_steps: int  # number of finished steps that are worth handing over
     learns: bool  # False for a behavior that learns from a data set: its experience is not used
-    self_play: bool  # only one team learns (``Assignment``)
+    self_play: bool  # True if only one team learns (``Assignment``)
     allowance: Allowance  # the first one
 
 
@@ -117,7 +117,7 @@ class LoadWeights:
 
     behavior: str
     version: int
-    place: Any  # for the channel
+    place: Any  # where the channel finds the weights
 
 
 class Opponent(NamedTuple):
@@ -125,7 +125,7 @@ class Opponent(NamedTuple):
 
     weights: Mapping[str, NDArray[Any]]  # empty if ``acts`` plays
     acts: Policy | None
-    seed: int  # of the actions it draws
+    seed: int  # seed for its random choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class Assignment:
 
     behavior: str
     learning: int  # the team that learns
-    number: int  # how often the learning team has changed; results of matches belong to one such number
-    opponents: Mapping[str, Opponent]  # by behavior id, for each team that does not learn
+    number: int  # number of changes of the learning team so far; match results refer to it
+    opponents: Mapping[str, Opponent]  # behavior id -> opponent, for each team that does not learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +146,12 @@ class End:
 Order = Reset | SetParameters | Allowance | StartActing | LoadWeights | Assignment | End
 
 
-# Reports, to the learner.
+# Reports to the learner.
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """An actor's first report: the version of this package where it runs."""
+    """An actor's first report, with the version of this package that it runs."""
 
     version: str
 
@@ -168,7 +168,7 @@ class NewBehavior:
     behavior_id: BehaviorId
     spec: BehaviorSpec
     obs_dtypes: Sequence[np.dtype[Any]]  # per sensor
-    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # as found in its raw images; ``AUTO`` without any
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # as detected in its raw images; ``AUTO`` without raw images
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class NewTeam:
 class Matches(NamedTuple):
     """Finished episodes of the learning team, for ``SelfPlay.count``."""
 
-    assignment: int  # ``Assignment.number`` that they were played under
+    assignment: int  # ``Assignment.number`` when they were played
     num_episodes: int
     num_steps: int
     results: Sequence[float]
@@ -202,18 +202,18 @@ class Experience:
     """Finished trajectories of a behavior, from an actor elsewhere."""
 
     behavior: str
-    rows: int  # that they take up in the learner's buffer
-    place: Any  # for the transport, which replaces it by (counts, bytes, function that frees the bytes)
+    rows: int  # number of rows that they take up in the learner's buffer
+    place: Any  # for the transport, which replaces it with (counts, bytes, function that frees the bytes)
 
     def chunk(self, layout: PackedLayout, first_worker: int) -> PackedChunk:
-        """The experience. ``first_worker`` is the learner's number for the actor's worker 0."""
+        """Return the experience as a chunk. ``first_worker`` is the learner's number for the actor's worker 0."""
         counts, buffer, free = self.place
         return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), self.rows, free)
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The unfinished episodes of a worker have ended (``EpisodesAborted``). In order with ``Experience``."""
+    """The unfinished episodes of a worker were aborted (``EpisodesAborted``). Sent in order with ``Experience``."""
 
     behavior: str
     worker: int
@@ -228,16 +228,16 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """The actor now acts by the weights it was sent; the memory they came in may be used again."""
+    """The actor now uses the weights it was sent; the memory that they arrived in may be reused."""
 
     behavior: str
 
 
 @dataclass(slots=True)
 class Progress:
-    """What an actor has done since it started; times in seconds. Reported after the experience that it counts."""
+    """Counters of an actor since its start; times in seconds. Reported after the experience that they count."""
 
-    environment_steps: int = 0  # messages of environments that were answered
+    environment_steps: int = 0  # messages from environments that were answered
     collect_s: float = 0.0  # stepping, acting and recording
     step_s: float = 0.0  # waiting for environments
     act_s: float = 0.0
@@ -261,10 +261,10 @@ Report = Hello | Ready | NewBehavior | NewTeam | Progress | Failed | BehaviorRep
 
 
 class Channel(Protocol):
-    """An actor's end: orders in, reports out. Both raise ``ActorEndedError`` once the learner is gone."""
+    """An actor's end. ``orders`` and ``report`` raise ``ActorEndedError`` once the learner is gone."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
-        """The orders that have arrived, oldest first. With ``wait``, block until there is at least one."""
+        """Return the orders that have arrived, oldest first. With ``wait``, block until there is at least one."""
 
     def report(self, report: Report) -> None: ...
 
@@ -275,24 +275,24 @@ class Channel(Protocol):
         """Report trajectories of the pool as ``Experience``. From then on the channel owns their rows."""
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
-        """The statistics that have to be sent; none where the reporter is the learner's own."""
+        """Return the statistics to send; none if the reporter is the learner's own."""
 
     def load(self, order: LoadWeights, policy: ActorPolicy) -> None:
         """Load newer weights into a policy."""
 
 
 ReportHandler = Callable[[int, Report], None]
-"""Handles a report of the actor with this number."""
+"""Handles a report from the actor with this number."""
 
 
 class LearnerEnd(Protocol):
     """The learner's end of one behavior (``link.BehaviorLink``), which an actor in the same loop uses directly.
 
     Attributes:
-        name: of the behavior.
-        policy: acts.
-        reporter: of the behavior's statistics.
-        source: takes the experience to the trainer; None if nothing is learned from it.
+        name: name of the behavior.
+        policy: the policy that acts.
+        reporter: reporter of the behavior's statistics.
+        source: passes experience to the trainer; None if nothing is learned from it.
     """
 
     name: str
@@ -305,12 +305,12 @@ class LearnerEnd(Protocol):
 
 
 class Transport(Protocol):
-    """The learner's end: all actors, numbered from 0. Only ``poll`` and ``close`` wait.
+    """The learner's end of the connection to all actors, numbered from 0. Only ``poll`` and ``close`` wait.
 
-    An actor that dies is reported once, as ``Failed`` with an ``ActorDiedError``; ``start`` starts another.
+    An actor that dies is reported once, as ``Failed`` with an ``ActorDiedError``; ``start`` starts a new one.
 
     Attributes:
-        runs_meanwhile: actors run between two calls of ``poll``, so it helps them to be sent something after one.
+        runs_meanwhile: True if actors run between two calls of ``poll``, so that sending them messages then is useful.
         waited_s: seconds that the learner spent waiting for actors, with nothing else to do.
     """
 
@@ -325,10 +325,10 @@ class Transport(Protocol):
 
     @property
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
-        """The environment of this loop and its specs, for use between two polls; None where actors run elsewhere."""
+        """The environment in this loop and its specs, for use between two polls; None if actors run elsewhere."""
 
     def add(self, behavior: LearnerEnd) -> None:
-        """Add a behavior that has appeared. An actor in the learner's own loop uses its very objects."""
+        """Add a new behavior. An actor in the learner's loop uses the objects of ``behavior`` directly."""
 
     def start(self, number: int) -> None:
         """Start an actor, replacing the previous one with this number."""
@@ -343,14 +343,14 @@ class Transport(Protocol):
         """
 
     def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
-        """Hand what actors report to ``handle``, and wait if there is nothing yet.
+        """Pass reports from actors to ``handle``, waiting for the first one if there is none yet.
 
-        Returns the number of reports; with the actor in the loop, the number of messages from its environment. It may
-        be 0 even before the timeout.
+        Returns the number of reports or, with the actor in the loop, the number of messages from its environment. It
+        may be 0 even before the timeout.
         """
 
     def wake(self) -> None:
-        """End a wait of ``poll`` for the trainer, which has made progress. Called in any thread."""
+        """Wake up ``poll`` if it waits for the trainer, which has made progress. May be called in any thread."""
 
     def drop(self, number: int) -> None:
         """Kill an actor. Nothing more is reported about it."""
@@ -359,21 +359,21 @@ class Transport(Protocol):
         """End all actors and wait until they are gone. May be called more than once."""
 
     def kill(self) -> None:
-        """Kill all actors without waiting. Safe in a signal handler: quick, and takes no lock."""
+        """Kill all actors without waiting. Safe in a signal handler: it is quick and takes no lock."""
 
 
-# What an actor starts with.
+# Data for starting an actor.
 
 
 class NodeLogs:
     """The ``PlayerLogs`` of one actor that may run on another node.
 
-    On the node of ``folder``, which belongs to the run, players write straight into it (None: nothing may be written).
-    Elsewhere they write into a temporary folder, and ``collect`` gives what the actor sends to the learner.
+    On the node of the run, players write directly into the run's ``folder`` (None if nothing may be written). On other
+    nodes, they write into a temporary folder, and ``collect`` returns the logs for the actor to send to the learner.
     """
 
     def __init__(self, folder: Path | None, node: str) -> None:
-        self.folder = None if folder is None else folder.absolute()  # the actor may work in another folder
+        self.folder = None if folder is None else folder.absolute()  # the actor may have another working directory
         self._node = node
         self._is_away = False
         self._is_temporary = False
@@ -388,7 +388,7 @@ class NodeLogs:
         return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
     def collect(self) -> dict[str, bytes]:
-        """Read the ends of all logs that the run's folder lacks, name -> text, and delete the temporary folder."""
+        """Return the ends of all logs in the temporary folder, name -> text, and delete the folder."""
         if not self._is_temporary or self.folder is None:
             return {}
         logs = {}
@@ -402,10 +402,10 @@ class NodeLogs:
 
 
 def write_logs(folder: Path, logs: Mapping[str, bytes]) -> None:
-    """Append what ``NodeLogs.collect`` gave: the logs of an actor that was restarted continue.
+    """Append a result of ``NodeLogs.collect``, so that the logs of a restarted actor continue.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: the logs cannot be written.
     """
     for name, text in logs.items():
         if _LOG_NAME.fullmatch(name):  # the names come from another machine
@@ -419,15 +419,15 @@ class ActorTask:
 
     number: int  # from 0
     make_environment: Callable[[], Environment]  # starts its environments
-    cores: Sequence[int] | None  # that the actor and what it starts are bound to; None for all
-    log_level: int  # of this package
-    logs: NodeLogs | None = None  # of its players, where they may have to be sent to the learner
+    cores: Sequence[int] | None  # cores that the actor and its child processes are bound to; None for all
+    log_level: int  # level of this package's log
+    logs: NodeLogs | None = None  # logs of its players, if they may have to be sent to the learner
 
 
 def log_level(number: int, *, debug: bool) -> int:
-    """The level of one actor's log.
+    """Return the log level of one actor.
 
-    All actors log the same lines while they start, so those of the first are enough. Warnings come from all.
+    All actors log the same lines while they start, so those of the first actor are enough. Warnings come from all.
     """
     level = logging.getLogger("trajtrainer").getEffectiveLevel()
     return level if number == 0 or debug else max(level, logging.WARNING)

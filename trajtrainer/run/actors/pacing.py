@@ -1,8 +1,9 @@
-"""How far acting may run ahead of learning: the allowances of all actors of a behavior.
+"""Limits how far acting may run ahead of learning, with allowances for all actors of a behavior.
 
-``Pacing`` limits nothing: an actor in the loop acts once and then lets the learner work, and without a learner there is
-nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises limits as rows are
-learned from, ``ByUpdates`` as updates use them up. ``ActorPool`` resolves deadlocks, since only it sees all behaviors.
+``Pacing`` sets no limits: an actor in the loop acts once and then lets the learner work, and without a learner there is
+nothing to wait for. With ``InTurn``, one actor and the learner wait for each other. ``Shared`` raises limits as rows
+are learned from, ``ByUpdates`` as updates use them up. ``ActorPool`` resolves deadlocks, because only it sees all
+behaviors.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from trajtrainer.run.actors.messages import UNLIMITED, Allowance
 
 @dataclass(slots=True)
 class Account:
-    """One actor of a behavior: what it has collected since it started, and what it was last sent."""
+    """The account of one actor of a behavior: what it has collected since its start, and what it was last sent."""
 
-    rows: int = 0  # of the learner's buffer
+    rows: int = 0  # as counted by the learner's buffer
     steps: int = 0
     opponent_steps: int = 0
-    limit: int = 0  # on ``rows``
-    is_recalled: bool = False  # it was told to pause and has not confirmed that yet
-    is_paused: bool = False  # it waits for its next turn
-    loads: int = 0  # ``Policy.num_loads`` of the weights that it was sent last
-    version: int = 0  # of these weights
-    is_synchronized: bool = True  # it acts by these weights
+    limit: int = 0  # limit for ``rows``
+    is_recalled: bool = False  # True if it was told to pause and has not confirmed that yet
+    is_paused: bool = False  # True while it waits for its next turn
+    loads: int = 0  # ``Policy.num_loads`` of the weights that it was last sent
+    version: int = 0  # version of these weights
+    is_synchronized: bool = True  # True once it acts with these weights
     assignment: tuple[int, int] | None = None  # the last ``SelfPlay.number`` that it was sent; None until it asks
 
     @property
@@ -38,18 +39,18 @@ class Account:
 
 
 class Pacing:
-    """Limits nothing, and keeps the accounts. Methods that yield allowances record them as sent.
+    """Sets no limits, and keeps the accounts. Methods that yield allowances record them as sent.
 
     Args:
-        behavior: its name.
+        behavior: name of the behavior.
         most_steps: returns the number of agent steps at which collecting ends.
 
     Attributes:
-        takes_turns: an actor's reports count all at once, when it pauses.
-        holds_back: what arrives waits until it is admitted.
-        accounts: by number of the actor.
-        collected: rows of all actors, those that have died included.
-        steps: likewise.
+        takes_turns: True if the reports of an actor are handled all at once, when it pauses.
+        holds_back: True if chunks that arrive have to wait until they are admitted.
+        accounts: accounts by actor number.
+        collected: rows collected by all actors, including those that have died.
+        steps: agent steps collected by these actors.
     """
 
     takes_turns = False
@@ -76,31 +77,31 @@ class Pacing:
         self.steps += steps
 
     def paused(self, actor: int) -> None:
-        """An actor has paused. If it was recalled, what it had left is taken back."""
+        """Note that an actor has paused. If it was recalled, the rest of its allowance is taken back."""
         account = self.accounts[actor]
-        if account.is_recalled:  # Its limits may have been lifted meanwhile.
+        if account.is_recalled:  # If not, its limits have been lifted since the recall.
             account.is_recalled, account.limit = False, account.rows
 
     def may_collect(self, actor: int) -> bool:
-        """Whether an actor is below its limits, as far as the learner knows."""
+        """Return whether an actor is below its limits, as far as the learner knows."""
         return self.accounts[actor].left > 0 and not self.is_full
 
     @property
     def all_wait(self) -> bool:
-        """Whether all actors have used up their limits."""
+        """True if all actors have used up their limits."""
         return bool(self.accounts) and not any(account.left for account in self.accounts.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether the actors have collected all the experience that the behavior will learn from."""
+        """True if the actors have collected all the experience that the behavior will learn from."""
         return self.steps >= self.most_steps()
 
-    # What the kinds of pacing do differently.
+    # Methods that differ between the kinds of pacing.
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
-        """Yield higher allowances for those of these actors that can have more.
+        """Yield higher allowances for those of the given actors that may collect more.
 
-        All of them act by the newest policy.
+        All of the given actors use the newest policy.
         """
         return iter(())
 
@@ -109,18 +110,21 @@ class Pacing:
         return iter(())
 
     def admits(self, inbox: Sequence[Chunk | Marker]) -> bool:  # noqa: ARG002
-        """Whether the learner may be given the first item, a chunk, now."""
+        """Return whether the first item, a chunk, may be given to the learner now."""
         return True
 
     def recalls(self) -> Iterator[tuple[int, Allowance]]:
-        """Yield lower allowances, which make actors pause, because a chunk was not admitted."""
+        """Yield lower allowances that make actors pause, because a chunk was not admitted."""
         return iter(())
 
     def relax(self) -> None:
-        """Nothing has come. Resolve a deadlock: all actors wait, and the learner cannot use what they have sent."""
+        """Resolve a deadlock, if all actors wait and the learner cannot use what they have sent.
+
+        Called when nothing has arrived.
+        """
 
     def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
-        """Let an actor collect all that is left, including the shares of actors that wait for another behavior."""
+        """Let an actor collect all remaining rows, including the shares of actors that wait for another behavior."""
         return iter(())
 
 
@@ -162,13 +166,13 @@ class InTurn(Pacing):
 class Shared(Pacing):
     """Actors share ``lead`` rows that may be collected but not yet consumed.
 
-    What is left is divided equally and in advance, so that no actor waits while the learner is busy. An actor that has
-    used up its share gets more as soon as there is more. A slow actor keeps what it was given.
+    The remaining rows are divided equally and in advance, so that no actor waits while the learner is busy. An actor
+    that has used up its share gets more as soon as there is more. A slow actor keeps its share.
 
     Args:
-        behavior: its name.
-        source: of the experience.
-        lead: rows.
+        behavior: name of the behavior.
+        source: source of the experience.
+        lead: number of rows that actors share.
         most_steps: as for ``Pacing``.
     """
 
@@ -189,11 +193,11 @@ class Shared(Pacing):
         return self._share(actors, len(self.accounts))
 
     def _share(self, actors: Iterable[int], parts: int, *, any_amount: bool = False) -> Iterator[tuple[int, Allowance]]:
-        """Yield allowances that divide what is left into ``parts``. ``any_amount``: however small the raise is."""
+        """Yield allowances that divide the remaining rows into ``parts``. ``any_amount`` allows even small raises."""
         left = max(0, self.consumed + self.lead - self.collected)
         free = left - sum(account.left for account in self.accounts.values())
         part = -(-left // max(1, parts))
-        # Actors that have the least left come first, so that they do not have to wait.
+        # Actors with the fewest rows left come first, so that they do not have to wait.
         ready = [(actor, self.accounts[actor]) for actor in actors if not self.accounts[actor].is_recalled]
         for actor, account in sorted(ready, key=lambda each: each[1].left):
             more = min(part - account.left, free)
@@ -218,10 +222,10 @@ class Shared(Pacing):
 
 
 class ByUpdates(Shared):
-    """Acting may be some policy versions ahead, where each update uses its experience up.
+    """Lets acting be some policy versions ahead, for trainers whose updates use up their experience.
 
-    Until it has updated, the learner is given no more than one update needs. With a lag of 0 all actors stop before an
-    update, because what they finish during it would be too old for the next one.
+    Before each update, the learner is given no more than that update needs. With a lag of 0, all actors stop before an
+    update, because experience finished during the update would be too old for the next one.
     """
 
     holds_back = True
@@ -241,19 +245,19 @@ class ByUpdates(Shared):
         if version != self._seen_version:
             self._seen_version, self._learned, self._put_before = version, self.source.drained, self.source.rows_put
         # Rows beyond those that the next update needs count as consumed as soon as they are known. So with a lag, the
-        # experience for the update after it is complete in time, even if the next update takes more than it needs.
+        # experience for the following update is complete in time, even if the next update takes more than it needs.
         self.consumed = max(self.consumed, self._learned + max(0, self._fed - self._buffer_size - 1))
-        # After an update even a small raise is worth a message: the next update may lack just these rows.
+        # After an update even a small raise is worth a message: the next update may need exactly these rows.
         any_amount, self._shared_at = self.consumed != self._shared_at, self.consumed
-        # With a lag of 0 the learner has time to answer, so half of what is left is kept for the actor that is done
-        # first.
+        # With a lag of 0 the learner has time to answer, so half of the remaining rows are kept for the actor that
+        # finishes first.
         num_actors = len(self.accounts)
         parts = num_actors if self._max_lag or num_actors == 1 else 2 * num_actors
         return self._share(actors, parts, any_amount=any_amount)
 
     @property
     def _fed(self) -> int:
-        """Rows that the learner was given since the last update."""
+        """Number of rows that the learner was given since the last update."""
         return self.source.rows_put - self._put_before
 
     def recalls(self) -> Iterator[tuple[int, Allowance]]:
@@ -270,7 +274,7 @@ class ByUpdates(Shared):
         # If part of the experience was too old, the learner is not due yet and needs more.
         if self._fed <= self._buffer_size or not self.source or not self._trainer.is_due():
             return True
-        # It is better to learn now from what would be too old after the update.
+        # If a chunk would be too old after the update, it is better to learn from it now.
         chunk = inbox[0]
         assert not isinstance(chunk, Marker)
         return self._trainer.publisher.version + 1 - chunk.newest_of_last() > self._max_lag

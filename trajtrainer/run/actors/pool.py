@@ -12,17 +12,19 @@ Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the 
     hands over ---------- Experience, stats, -> receive; held back                        |
       waits for an        Progress              by the pacing ======== ExperienceSource => advance
       Allowance at                                waits for reports,                       waits for experience,
-      its limit                                   0.25 s at most                           but only in its own thread
+      its limit                                   at most 0.25 s                           but only in its own thread
 
-An actor in the loop adds what it hands over to the source at once. It waits for nothing but environments: if it is at
-its limit, ``InlineTransport.poll`` waits for the trainer's thread in its place. With actors elsewhere, a trainer calls
+An actor in the loop adds finished steps to the source at once. It only waits for environments: if it is at its limit,
+``InlineTransport.poll`` waits for the trainer's thread instead. With actors elsewhere, a trainer calls
 ``ActorPool.synchronize`` during its updates.
 
-Who owns what: the rows of a chunk belong to the actor until it hands them over, then to the transport's memory (a
-block, an object, or the same pool of rows), to which the chunk in the source refers; the trainer frees them when it
-drains the source. Weights in transit belong to the transport until the actor answers (``Synchronized``).
-Pacing and its accounts belong to the loop's thread. Killing an actor costs its unfinished episodes and what it has not
-handed over; killing the learner, everything since the last checkpoint; killing a player, that player's episodes.
+Ownership: the rows of a chunk belong to the actor until it hands them over. Then they are in the transport's memory (a
+block, an object, or the same pool of rows), which the chunk in the source refers to, until the trainer drains the
+source and frees them. Weights in transit belong to the transport until the actor answers (``Synchronized``). The pacing
+and its accounts belong to the loop's thread.
+
+If an actor is killed, its unfinished episodes and the steps that it has not handed over are lost. If the learner is
+killed, everything since the last checkpoint is lost. If a player is killed, only that player's episodes are lost.
 """
 
 from __future__ import annotations
@@ -49,33 +51,33 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ActorPool:
-    """Handles what the actors of a run report, and gives them allowances, policies and parameters.
+    """Handles the reports of a run's actors, and sends them allowances, policies and parameters.
 
     The constructor starts all actors and returns when the first one has its environments; the others join when they are
-    ready. An actor that dies is restarted within the quotas of the settings; beyond them it is left out, and the others
-    continue. All actors read raw images in the same order: one that has found a different order than the first actor is
-    restarted with that actor's order, before it acts.
+    ready. An actor that dies is restarted within the quotas in the settings; beyond them it is left out, and the others
+    continue. All actors read raw images in the same order: an actor that detects a different order than the first one
+    is restarted with the first actor's order, before it acts.
 
     Args:
-        transport: has started no actor yet.
-        settings: have the quotas for restarts.
+        transport: the transport, which has not started any actors yet.
+        settings: environment settings with the quotas for restarts.
         workers: the largest number of environments of one actor.
-        timers: of the run.
-        actors: have what differs between actors; None for nothing.
-        patience_s: how long an actor that could collect may be silent; None for no limit.
-        clock: seconds.
+        timers: timers of the run.
+        actors: actor settings with the differences between actors; None if there are none.
+        patience_s: maximum silence of an actor that could be collecting, in seconds; None for no limit.
+        clock: returns the time in seconds.
 
     Raises:
         EnvironmentFaultError: no actor can be started.
-        TrajtrainerError: a mistake that no restart fixes.
+        TrajtrainerError: an error that a restart cannot fix.
 
     Attributes:
-        make_learner: makes the learner of a behavior that appears; set before the first ``collect``.
+        make_learner: makes the learner of a new behavior; set before the first ``collect``.
         on_messages: called with the number of messages from environments that were recorded since the last call, and
             whose finished trajectories have arrived.
-        links: name -> a behavior and its actors, in order of appearance.
-        image_order: of the raw images of all actors; ``AUTO`` until the first actor has found one.
-        has_met_behaviors: whether an environment has reported a behavior.
+        links: behavior name -> link to its actors, in order of appearance.
+        image_order: order of the raw images of all actors; ``AUTO`` until the first actor has detected it.
+        has_met_behaviors: True once an environment has reported a behavior.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class ActorPool:
     # The environment.
 
     def reset(self, parameters: Parameters) -> None:
-        """Let all actors start all episodes again, against the opponents that the learner has chosen."""
+        """Make all actors restart all episodes, against the opponents that the learner has chosen."""
         for link in self.links.values():
             link.synchronize()
         self._is_running = True
@@ -145,7 +147,7 @@ class ActorPool:
         self.transport.close()
 
     def kill(self) -> None:
-        """Kill all actors without waiting. Safe in a signal handler: quick, and takes no lock."""
+        """Kill all actors without waiting. Safe in a signal handler: it is quick and takes no lock."""
         self.transport.kill()
 
     def _set(self, order: type[messages.Reset | messages.SetParameters], given: Parameters, *members: Member) -> None:
@@ -160,15 +162,15 @@ class ActorPool:
 
     @property
     def num_messages(self) -> int:
-        """Environment steps of all actors, those that have died included."""
+        """Number of environment steps of all actors, including those that have died."""
         return sum(each.before.environment_steps + each.progress.environment_steps for each in self.histories)
 
     def collect(self, timeout_s: float | None = None) -> None:
-        """Handle what actors have reported, and let them continue. Waits up to ``timeout_s`` for a first report.
+        """Handle reports from actors, and let them continue. Waits up to ``timeout_s`` for a first report.
 
         Raises:
             EnvironmentFaultError: the last actor failed for good.
-            TrajtrainerError: a mistake that no restart fixes.
+            TrajtrainerError: an error that a restart cannot fix.
         """
         links = self.links.values()
         with self._timers("actor_pool"):
@@ -183,7 +185,7 @@ class ActorPool:
         for link in links:
             num_seen += link.feed()
         full = [link for link in links if link.pacing.is_full]
-        if len(full) < len(links):  # Actors still collect for others, which those that are done must not hold up.
+        if len(full) < len(links):  # Actors still collect for other behaviors, which the full ones must not hold up.
             for link in full:
                 link.lift_limits()
         if self.transport.runs_meanwhile:
@@ -193,11 +195,11 @@ class ActorPool:
             self._resolve_deadlocks()
 
     def _resolve_deadlocks(self) -> None:
-        """Nothing came, so everything may be waiting for everything else.
+        """Resolve deadlocks. Called when nothing has arrived, so everything may be waiting for everything else.
 
-        Within a behavior, all actors may wait at their limits while the learner cannot use what they have sent. And an
-        actor steps all its behaviors together, so each behavior may need rows from an actor that has used up its share
-        of another one. Then one actor may collect what is left of all.
+        Within a behavior, all actors may wait at their limits while the learner cannot use what they have sent. Also,
+        an actor steps all its behaviors together, so each behavior may need rows from an actor that has used up its
+        share of another one. Then one actor may collect everything that is left.
         """
         links = self.links.values()
         for link in links:
@@ -209,22 +211,22 @@ class ActorPool:
                 link.lend(working[0])
 
     def synchronize(self) -> int:
-        """Called during an update: handle what has arrived and let actors continue. Returns the number of reports."""
+        """Handle reports and let actors continue. Called during updates. Returns the number of reports."""
         num_reports = self.transport.poll(0.0, self._handle)
         for link in self.links.values():
             link.synchronize()
         return num_reports
 
     def finish(self) -> None:
-        """Give the trainers everything that has arrived, even what the pacing holds back, because the run ends."""
+        """Give the trainers everything that has arrived, even what the pacing holds back, because the run is ending."""
         if self.transport.runs_meanwhile:
-            with suppress(EnvironmentFaultError):  # An actor that fails now is not needed any more.
+            with suppress(EnvironmentFaultError):  # An actor that fails now is no longer needed.
                 self.transport.poll(0.0, self._handle)
         for link in self.links.values():
             link.feed(everything=True)
 
     def add(self, learner: Learner) -> BehaviorLink:
-        """Add a behavior. Actors that meet it act for it from then on."""
+        """Add a behavior. From then on, actors that encounter it act for it."""
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
         if link.source is not None:
@@ -266,7 +268,7 @@ class ActorPool:
                 self.links[report.behavior].receive(number, report)
 
     def _meet(self, number: int, found: messages.NewBehavior) -> None:
-        """Let an actor act for a behavior that it has met, if it has the sensors and actions it has elsewhere."""
+        """Let an actor act for a behavior that it has encountered, if sensors and actions are as in other actors."""
         assert self.make_learner is not None
         self.has_met_behaviors = True
         name = found.behavior_id.name
@@ -280,7 +282,7 @@ class ActorPool:
                 self.image_order.value,
             )
             self._drop(number)
-            self._supervisor.restart(number)  # Its next task names the order.
+            self._supervisor.restart(number)  # Its next task specifies the order.
             return
         link = self.links.get(name) or self.add(self.make_learner(found))
         context = link.learner.trainer.context
@@ -315,7 +317,7 @@ class ActorPool:
             self._fail(number, messages.ActorDiedError(reason))
 
     def _waits(self, number: int) -> bool:
-        """Whether an actor is at a limit and has answered all orders, so that it waits for the learner."""
+        """Return whether an actor waits for the learner: it is at a limit and has answered all orders."""
         links = self.links.values()
         return any(link.is_at_limit(number) for link in links) and not any(link.owes(number) for link in links)
 
@@ -338,7 +340,7 @@ class ActorPool:
 
 
 def _is_hopeless(_member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
-    """Whether no restart can fix this fault. Some faults are hopeless only until the first actor has started."""
+    """Return whether no restart can fix this fault. Some faults are only hopeless until the first actor has started."""
     if isinstance(fault, PlayerVersionError | messages.TransportLostError):
         return True
     return not has_begun and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

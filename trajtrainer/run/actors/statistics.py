@@ -1,4 +1,4 @@
-"""What each actor has done, as statistics, as a table at the end, and as part of ``timers.json``."""
+"""Statistics of each actor: for summaries, for a table at the end of the run, and for ``timers.json``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _COLUMNS = (
 
 
 class ActorReport:
-    """The actors of a run as rows: none until ``pool`` is set, and none for an actor in the loop."""
+    """A report with one row per actor. It is empty until ``pool`` is set, and always for an actor in the loop."""
 
     def __init__(self) -> None:
         self.pool: ActorPool | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One mapping per actor, as in ``timers.json``. Seconds are of the whole run."""
+        """Return one mapping per actor, as in ``timers.json``. Times include earlier starts of the actor."""
         if self.pool is None:
             return []
         rows = []
@@ -61,7 +61,7 @@ class ActorReport:
         return rows
 
     def table(self) -> list[str]:
-        """The lines of a table; none without actors."""
+        """Return the lines of a table; an empty list without actors."""
         rows = self.rows()
         if not rows:
             return []
@@ -71,7 +71,7 @@ class ActorReport:
         return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
 
     def summary(self) -> str:
-        """How many actors work and how much they wait, for the live view; empty without actors."""
+        """Return how many actors are working and how much they wait, for the live view; empty without actors."""
         rows = self.rows()
         if not rows:
             return ""
@@ -84,7 +84,7 @@ def _is_working(member: Member) -> bool:
 
 
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
-    """A row, with the shares of the actor's time added."""
+    """Return a row with the shares of the actor's time added."""
     seconds = max(row["collecting_s"] + row["waiting_s"] + row["synchronizing_s"], 1e-9)
     shares = {name: row[f"{name}_s"] / seconds for name in ("stepping", "acting", "waiting")}
     each = 1e3 * row["synchronizing_s"] / max(1, row["synchronizations"])
@@ -92,14 +92,14 @@ def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class ActorStatistics:
-    """A source of statistics: what all actors did between two summaries of one behavior."""
+    """A source of statistics about all actors between two summaries of one behavior."""
 
     def __init__(self, pool: ActorPool) -> None:
         self._pool = pool
         self._before = self._now()
 
     def __call__(self) -> dict[str, float]:
-        """Tag -> value. Shares are of the time of all actors together, or of the learner's time."""
+        """Return the value of each tag. Shares refer to the time of all actors together, or to the learner's time."""
         before, self._before = self._before, self._now()
         seconds, waited, stepping, acting, waiting, total, synchronized = (
             now - then for now, then in zip(self._before, before, strict=True)

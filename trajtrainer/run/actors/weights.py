@@ -1,4 +1,4 @@
-"""How weights travel to actors outside the learner's loop."""
+"""The byte layout of weights that are sent to actors outside the learner's loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trajtrainer.experience.source import aligned_bytes
 
 
 class WeightsLayout:
-    """The weights of a policy as one block of bytes: where each entry of its ``state_dict``, on the CPU, lies in it."""
+    """The layout of a policy's weights in one block of bytes. The entries of its ``state_dict`` must be on the CPU."""
 
     def __init__(self, entries: Mapping[str, Tensor]) -> None:
         self._entries = {
@@ -23,7 +23,7 @@ class WeightsLayout:
         self.size = sum(map(aligned_bytes, self._entries.values()))
 
     def over(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """The weights as views of ``buffer``."""
+        """Return the weights as views of ``buffer``."""
         found, position = {}, 0
         for name, entry in self._entries.items():
             found[name] = np.ndarray(entry.shape, entry.dtype, buffer, position)
@@ -31,7 +31,7 @@ class WeightsLayout:
         return found
 
     def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
-        """These weights as bytes of their own."""
+        """Return a new buffer with a copy of these weights."""
         buffer = np.zeros(self.size, np.uint8)
         for name, place in self.over(buffer).items():
             place[...] = entries[name].numpy()

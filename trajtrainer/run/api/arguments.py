@@ -42,7 +42,7 @@ def combine_arguments(
         source: names the call, for messages.
 
     Raises:
-        SettingsError: something is wrong.
+        SettingsError: an argument is invalid.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if env_args is not None and not isinstance(env_args, Mapping):
@@ -80,7 +80,7 @@ def at_least_one(number: object, name: str, source: str) -> int:
     """Check that ``number`` is a whole number of at least 1, and return it.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: ``number`` is anything else.
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise SettingsError(f"{source}: {name} is {number!r}, expected a whole number of at least 1.")
@@ -88,7 +88,7 @@ def at_least_one(number: object, name: str, source: str) -> int:
 
 
 def name_of(environment: EnvironmentSource | None, source: str) -> str | None:
-    """The name of the environment, as configuration.yaml has it.
+    """Return the name of the environment, as stored in configuration.yaml.
 
     Raises:
         SettingsError: it is neither a name nor a callable.
@@ -105,7 +105,7 @@ def name_of(environment: EnvironmentSource | None, source: str) -> str | None:
 
 
 def maker(environment: EnvironmentSource | None) -> Callable[[RunSettings, RunFolder], Environment]:
-    """The factory of a run's environment."""
+    """Return the factory of a run's environment."""
     if environment is None or isinstance(environment, str):
         return make_environment
     return functools.partial(_made_by, _NewEachTime(environment))
@@ -118,7 +118,7 @@ def _made_by(factory: _NewEachTime, settings: RunSettings, _folder: RunFolder) -
 class _NewEachTime:
     """A factory that fails if the user's factory returns the same environment again.
 
-    An evaluation in the environment of the training would disturb the training. Picklable if the user's factory is.
+    An evaluation in the training environment would disturb the training. Picklable if the user's factory is.
     """
 
     def __init__(self, factory: Callable[..., Any]) -> None:

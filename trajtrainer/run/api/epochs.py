@@ -1,4 +1,4 @@
-"""Epochs: a run in pieces of a given number of steps, and what happened in each."""
+"""Epochs: parts of a run with a given number of steps, and the statistics of each epoch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PhaseStats:
     """The time that one kind of work took in an epoch.
 
     Attributes:
-        seconds: in all threads together.
-        steps_per_second: agent steps of the epoch per second of this work; NaN without any work.
+        seconds: seconds spent in all threads together.
+        steps_per_second: agent steps of the epoch per second of this work; NaN if there was no such work.
     """
 
     seconds: float
@@ -46,10 +46,10 @@ class EpisodeStats:
     """The episodes that ended in an epoch.
 
     Attributes:
-        number: of the episodes.
-        returns: the sum of the environment's rewards in each.
-        lengths: in agent steps, which is one more than ML-Agents' count in the tag ``Environment/Episode Length``.
-            Episodes that have just ended may be counted here before their returns are.
+        number: number of episodes.
+        returns: the sum of the environment's rewards in each episode.
+        lengths: lengths in agent steps, which are one more than ML-Agents' count in the tag
+            ``Environment/Episode Length``. Episodes that have just ended may be counted here before their returns are.
     """
 
     number: int
@@ -62,16 +62,16 @@ class BehaviorStats:
     """One behavior in an epoch.
 
     Attributes:
-        name: of the behavior.
+        name: name of the behavior.
         steps: agent steps that its trainer has processed in this epoch.
-        total_steps: in the whole run, earlier sessions included.
-        gradient_steps: made in this epoch.
-        total_gradient_steps: in the whole run, earlier sessions included.
-        episodes: that ended in this epoch.
-        losses: name ("Policy Loss") -> distribution of the values reported: one per update with PPO and POCA, one per
+        total_steps: agent steps in the whole run, including earlier sessions.
+        gradient_steps: gradient steps made in this epoch.
+        total_gradient_steps: gradient steps in the whole run, including earlier sessions.
+        episodes: the episodes that ended in this epoch.
+        losses: name ("Policy Loss") -> distribution of the reported values: one per update with PPO and POCA, one per
             gradient step with SAC.
         statistics: the same for all statistics, by TensorBoard tag ("Policy/Entropy").
-        evaluation: the newest of this session; None before the first.
+        evaluation: the newest evaluation of this session; None before the first.
         best: the best model so far; None before the first, and with ``inference``.
         elo: rating of the current policy with self-play, otherwise None.
     """
@@ -94,11 +94,10 @@ class EpochStats:
     """One epoch of a run.
 
     Attributes:
-        epoch: its number, from 1. A resumed run continues counting.
-        behaviors: by name, in order of appearance.
-        environment_steps: how often environments were stepped. Copies in one process are stepped together, and count
-            as one.
-        seconds: since the end of the previous epoch.
+        epoch: number of the epoch, starting from 1. A resumed run continues counting.
+        behaviors: statistics of each behavior by name, in order of appearance.
+        environment_steps: number of environment steps. Copies in one process are stepped together, and count as one.
+        seconds: seconds since the end of the previous epoch.
         phases: "collect", "learn", "evaluate" and "save" -> the time spent. Evaluations in another process do not
             count.
         lessons: environment parameter -> name of its current lesson.
@@ -139,20 +138,20 @@ class EpochStats:
 
 
 class EpochMeter:
-    """Finds out when an epoch is over, and what happened in it.
+    """Determines when an epoch is over, and collects its statistics.
 
     Epoch n is over as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
     earlier sessions included. Trainers process whole trajectories, several at a time, so an epoch may be somewhat
-    longer or shorter than ``steps``. If a single pass completes several epochs, they count as one. Whatever is left at
-    the end of the run is an epoch as well.
+    longer or shorter than ``steps``. If a single pass completes several epochs, they count as one. The remaining steps
+    at the end of the run are an epoch as well.
     """
 
     def __init__(self, loop: TrainingLoop, steps: int) -> None:
         """Start with the current state of the loop.
 
         Args:
-            loop: of the run.
-            steps: of an epoch, at least 1.
+            loop: the loop of the run.
+            steps: number of steps in an epoch, at least 1.
         """
         self._loop = loop
         self._steps = steps
@@ -163,7 +162,7 @@ class EpochMeter:
         self._phases = self._seconds()
         for name, behavior in loop.behaviors.items():
             self._begins[name] = _Count.of(behavior)
-            behavior.trainer.reporter.distributions()  # drops what was reported before
+            behavior.trainer.reporter.distributions()  # discards earlier values
         self._last = self._total() // steps
 
     @property
@@ -172,7 +171,7 @@ class EpochMeter:
         return self._last + 1
 
     def is_over(self) -> bool:
-        """Whether the current epoch is over. Cheap, since it is called after every pass."""
+        """Return whether the current epoch is over. Cheap, because it is called after every pass."""
         behaviors = self._loop.behaviors
         if len(behaviors) != len(self._begins):
             # The steps that a resumed behavior had before it appeared count as steps of earlier epochs.
@@ -183,14 +182,14 @@ class EpochMeter:
             self._last = max(self._last, before // self._steps)
         if self._total() // self._steps <= self._last:
             return False
-        # The last epoch lasts until the end of the run: otherwise the few steps beyond max_steps would be an epoch.
+        # The last epoch lasts until the end of the run. Otherwise the few steps beyond max_steps would be an epoch.
         trainers = [behavior.trainer for behavior in behaviors.values()]
         return not self._loop.run.is_training or any(
             trainer.should_still_train and trainer.step < trainer.context.settings.max_steps for trainer in trainers
         )
 
     def finish(self) -> EpochStats:
-        """Return what happened in the current epoch, and start the next one."""
+        """Return the statistics of the current epoch, and start the next one."""
         begins, messages, begin_s, phases = self._begins, self._messages, self._begin_s, self._phases
         loop = self._loop
         self._begins = {name: _Count.of(behavior) for name, behavior in loop.behaviors.items()}
@@ -214,7 +213,7 @@ class EpochMeter:
         )
 
     def rest(self) -> EpochStats | None:
-        """The epoch that the end of the run has cut short; None if nothing happened in it."""
+        """Return the epoch that the end of the run has cut short; None if nothing happened in it."""
         steps = {name: behavior.trainer.step for name, behavior in self._loop.behaviors.items()}
         began = {name: count.steps for name, count in self._begins.items()}
         return None if steps == began else self.finish()
@@ -228,7 +227,7 @@ class EpochMeter:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """Steps and gradient steps of a behavior at some moment."""
+    """Steps and gradient steps of a behavior at some point in time."""
 
     steps: int
     gradient_steps: int

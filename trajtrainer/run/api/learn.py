@@ -45,50 +45,50 @@ def learn(
     500.0
 
     Signals are handled as on the command line if this runs in the main thread, and left alone otherwise. The first
-    SIGINT or SIGTERM ends the run in an orderly way, with everything saved, and then raises what it would have raised
-    anyway, ``KeyboardInterrupt`` or ``SystemExit``. Another signal at least 5 s later raises at once, without saving.
-    If the environment or a statistics writer does not return, everything is saved without waiting for it, but the
-    program keeps waiting for it until another signal arrives. Functions are called in the calling thread, between two
-    steps of the run, which waits in the meantime. There, a signal raises at once. An exception in a function ends the
-    run in an orderly way, too.
+    SIGINT or SIGTERM stops the run in an orderly way, saves everything, and then raises ``KeyboardInterrupt`` or
+    ``SystemExit`` as usual. Another signal at least 5 s later raises at once, without saving. If the environment or a
+    statistics writer does not return, everything is saved without waiting for it, but the program keeps waiting for it
+    until another signal arrives. Callbacks are called in the calling thread, between two steps of the run, which waits
+    for them. Inside a callback, a signal raises at once. An exception in a callback also stops the run in an orderly
+    way.
 
     A process can do several runs in succession: torch's number of threads, the global random generators and the log's
     handlers are restored. The seed of a run does not affect other runs.
 
     Args:
-        settings: a YAML file, ``builtin:NAME`` for one that comes with this package, a mapping of the same form, or
-            settings objects; None for the default settings.
-        environment: as after ``--env`` ("gym:CartPole-v1", "pettingzoo:...", a Unity build, ...), or a callable that
-            returns a Gymnasium environment (also a vectorized one), a PettingZoo environment or a ``mlagents_envs``
-            BaseEnv (``envs.python_environments.from_factory`` describes its arguments). None for the environment of the
-            settings, or if they have none, the Unity Editor.
-        run_id: this and the following arguments override the settings; None keeps the value of the settings.
+        settings: a YAML file, ``builtin:NAME`` for a file that comes with this package, a mapping with the same
+            structure, or a ``RunSettings`` object; None for the default settings.
+        environment: the environment as for ``--env`` ("gym:CartPole-v1", "pettingzoo:...", a Unity build, ...), or a
+            callable that returns a Gymnasium environment (vectorized or not), a PettingZoo environment or an
+            ``mlagents_envs`` BaseEnv (``envs.python.factories.from_factory`` describes the callable's arguments). None
+            for the environment in the settings or, if they have none, the Unity Editor.
+        run_id: this and the following arguments override the settings; None keeps the value in the settings.
         results_dir: folder of all runs.
         resume: continue an earlier run with this ``run_id``.
         force: start again; an earlier run with this ``run_id`` is kept as ``<run_id>.old``.
-        initialize_from: the ``run_id`` of a run to start with the weights of.
+        initialize_from: the ``run_id`` of the run whose weights to start with.
         inference: only act, and write nothing, until ``episodes`` have ended or SIGINT arrives (which then raises
             nothing: the result is returned).
-        seed: -1 draws one.
+        seed: random seed; -1 draws one.
         num_envs: the number of copies of the environment.
         env_args: for a Python environment its keyword arguments, as a mapping or as "key=value" strings; for a Unity
             build or a built-in simulation its command line, as a list or a mapping: {"agents": 2} is "--agents 2", True
-            makes an option without a value, and a name that begins with a dash is used as it is.
+            makes an option without a value, and a name that starts with a dash is used unchanged.
         episodes: only with ``inference``: end when each behavior has finished at least this many episodes.
-        torch_device: such as "cpu" or "cuda:1".
-        verbose: print the log to stdout, and on a terminal show progress. Otherwise the log goes to the program's own
+        torch_device: device of the networks, such as "cpu" or "cuda:1".
+        verbose: print the log to stdout, and show progress on a terminal. Otherwise the log goes to the program's own
             ``logging``, whose level also applies to ``run_logs/trainer.log``.
-        epoch_steps: agent steps of an epoch, of all behaviors together; see ``Training.epochs``.
+        epoch_steps: number of agent steps in an epoch, for all behaviors together; see ``Training.epochs``.
         max_epochs: the number of the last epoch; epochs of earlier sessions count.
         on_epoch: called with the ``EpochStats`` of each epoch.
-        stop_when: called with the same; the run ends if it returns True.
+        stop_when: also called with the ``EpochStats`` of each epoch; the run ends if it returns True.
         on_evaluation: called with the ``Evaluation`` of a behavior after each evaluation.
         on_best: called with the ``BestCheckpoint`` of a behavior whenever it has a better model than before.
         on_checkpoint: called with the ``SavedCheckpoint`` of each checkpoint, including the last one.
 
     Raises:
-        TrajtrainerError: ended the run early, as a subclass (``SettingsError``, ``EnvironmentFaultError``, ...). What
-            had been trained by then has been saved.
+        TrajtrainerError: an error of a subclass (``SettingsError``, ``EnvironmentFaultError``, ...) ended the run
+            early. Everything trained until then has been saved.
     """
     training = Training(
         settings,

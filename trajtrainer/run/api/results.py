@@ -23,13 +23,14 @@ class BehaviorResult:
     """The result of one behavior.
 
     Attributes:
-        name: of the behavior.
-        steps: agent steps trained so far, earlier sessions included.
-        mean_reward: mean return, group rewards included, of the episodes in the last summary; before the first summary
-            and with ``inference``, of all episodes. None without any.
+        name: name of the behavior.
+        steps: agent steps trained so far, including earlier sessions.
+        mean_reward: mean return of the episodes in the last summary, including group rewards; before the first summary
+            and with ``inference``, of all episodes. None if there were no episodes.
         num_episodes: the number of these episodes.
-        summary_step: the step of this summary; None if ``mean_reward`` is of all episodes.
-        checkpoint: read by ``resume`` and ``initialize_from``; None if nothing was written (inference).
+        summary_step: the step of that summary; None if ``mean_reward`` is over all episodes.
+        checkpoint: the checkpoint that ``resume`` and ``initialize_from`` read; None if nothing was written
+            (inference).
         onnx: the exported policy; None if it was not written or could not be exported.
     """
 
@@ -61,8 +62,8 @@ class LearnResult:
 
     Attributes:
         behaviors: name -> result, in order of appearance.
-        run_folder: has all files (absolute, like all paths here).
-        settings: of the run, with all defaults and the seed filled in.
+        run_folder: the folder with all files (absolute, like all paths here).
+        settings: settings of the run, with all defaults and the seed filled in.
     """
 
     behaviors: Mapping[str, BehaviorResult]
@@ -70,7 +71,7 @@ class LearnResult:
     settings: RunSettings
 
     def __repr__(self) -> str:
-        # In one line: the settings would fill pages.
+        # On one line, without the settings, which would fill pages.
         parts = [str(self.run_folder), *(each._in_short for each in self.behaviors.values())]
         return f"<LearnResult {'; '.join(parts)}>"
 
@@ -78,15 +79,15 @@ class LearnResult:
         return f"{_table(list(self.behaviors.values()))}<p>{escape(str(self.run_folder))}</p>"
 
     def curves(self) -> dict[str, dict[str, Series]]:
-        """Behavior -> tag -> that statistic over the whole run, earlier sessions included.
+        """Return the statistics of the whole run, including earlier sessions, as behavior -> tag -> ``Series``.
 
-        A ``Series`` has the arrays ``steps`` and ``values``. If there are more than 8,192 summaries, neighbors share a
-        point: then ``values`` are means, and ``low`` and ``high`` are the extremes.
+        A ``Series`` has the arrays ``steps`` and ``values``. If there are more than 8,192 summaries, neighboring
+        summaries share a point: ``values`` are then their means, and ``low`` and ``high`` their extremes.
 
         Raises:
             OSError: an event file cannot be read.
         """
-        from trajtrainer.policies.folder.series import read_scalars  # late: training does not need it
+        from trajtrainer.policies.folder.series import read_scalars  # lazy import: training does not need it
 
         folders = {name: self.run_folder / behavior_file_name(name) for name in self.behaviors}
         return {name: read_scalars(folder) for name, folder in folders.items()}
@@ -103,14 +104,14 @@ def _table(results: Sequence[BehaviorResult]) -> str:
         )
         for each in results
     ]
-    titles = ("behavior", "steps", "mean reward", "of episodes", "policy")
+    titles = ("behavior", "steps", "mean reward", "episodes", "policy")
     head = "".join(f"<th>{title}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def result_of(run: Session) -> LearnResult:
-    """The result of a run as of now."""
+    """Return the current result of a run."""
 
     def written(path: Path) -> Path | None:
         return path.absolute() if run.folder.writes and path.is_file() else None

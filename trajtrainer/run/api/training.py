@@ -1,6 +1,6 @@
 """``trajtrainer.Training``: a run from Python, as an iterator over its epochs.
 
-The run is a guest in a program that is not ours, which keeps its signals (``GuestStop``), torch's number of threads and
+The run is a guest in the user's program, which keeps control of signals (``GuestStop``), torch's number of threads and
 the global random generators (``ProcessState``).
 """
 
@@ -47,10 +47,10 @@ T = TypeVar("T")
 
 
 class GuestStop(StopRequest):
-    """A request to stop in a program that is not ours, such as a notebook's kernel, which no signal may kill.
+    """A stop request inside a user's program, such as a notebook kernel, which signals must not kill.
 
     Attributes:
-        raises: a signal raises at once, because the program's own code is running and the run is at rest.
+        raises: True if a signal raises at once, because the program's own code is running and the run is at rest.
     """
 
     ends_process = False
@@ -66,7 +66,7 @@ class GuestStop(StopRequest):
             self.raise_signal()
 
     def abort(self, number: int) -> None:
-        # This leaves the run without saving, but not the program.
+        # This exits the run without saving, but not the program.
         self.is_aborted = True
         self.emergency()
         if threading.current_thread() is threading.main_thread():
@@ -74,7 +74,7 @@ class GuestStop(StopRequest):
             self.raise_signal()
 
     def raise_signal(self) -> None:
-        """Raise what the signal would have raised without us. Does nothing if there was no signal.
+        """Raise the exception that the signal would have raised without the run. Does nothing if there was no signal.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
@@ -87,10 +87,10 @@ class GuestStop(StopRequest):
 
 
 class ProcessState:
-    """State of the whole process that differs between a run and the program around it.
+    """Process-wide state that differs between a run and the surrounding program.
 
-    It consists of torch's number of threads and the states of the global random generators (networks have generators of
-    their own, but environments may use the global ones). The run starts with a copy of the program's state.
+    It consists of torch's number of threads and the states of the global random generators (networks have their own
+    generators, but environments may use the global ones). The run starts with a copy of the program's state.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class ProcessState:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Switch to the run's state in the meantime. Nested inside itself, it switches back to the program's."""
+        """Switch to the run's state inside the ``with`` block. A nested call switches back to the program's state."""
         self._exchange()
         try:
             yield
@@ -116,7 +116,7 @@ class ProcessState:
 
 
 def _state() -> tuple[int, torch.Tensor, Any, Any]:
-    # Not the device's generators, which we never use: all of ours are objects of their own.
+    # Not the device's default generators, which trajtrainer never uses: it has its own generator objects.
     return torch.get_num_threads(), torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
@@ -132,10 +132,10 @@ class Training:
     ...             break
     >>> training.result.behaviors["CartPole-v1"].onnx
 
-    However the block ends, the run ends in an orderly way, with everything saved: by leaving the loop, by an exception,
-    by Ctrl-C or by another signal. A signal raises at once while the program's own code is running, and otherwise from
-    the head of the loop. Training is bit-identical whatever the loop does (except with ``threaded: true``, where
-    trainers continue with the experience they have in the meantime).
+    However the block ends, the run ends in an orderly way and saves everything: after leaving the loop, an exception,
+    Ctrl-C or another signal. A signal raises at once while the program's own code is running, and otherwise at the head
+    of the loop. Training is bit-identical whatever the loop does (except with ``threaded: true``, where trainers keep
+    learning from the experience they have while the loop's body runs).
     """
 
     settings: SettingsSource = None
@@ -171,7 +171,7 @@ class Training:
             TrajtrainerError: the settings are wrong, the folder is in use, or the environment does not start.
         """
         if self._stack is not None:
-            raise SettingsError(f"{self.called}: this run is over or under way. Make a new object for another run.")
+            raise SettingsError(f"{self.called}: this run is over or in progress. Create a new object for another run.")
         self._stack = ExitStack()
         self._process = ProcessState()
         with self._python_names(), self._process.exchanged(), ExitStack() as stack:
@@ -205,7 +205,7 @@ class Training:
         return self
 
     def epochs(self, steps: int = EPOCH_STEPS, max_epochs: int | None = None) -> Iterator[EpochStats]:
-        """Train, and yield what happened in each epoch.
+        """Train, and yield the statistics of each epoch.
 
         Epoch n ends as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
         earlier sessions of the run included. For behaviors that learn only from demonstrations, gradient steps count
@@ -213,11 +213,11 @@ class Training:
         than ``steps``. The last one ends with the run, and may be shorter.
 
         Args:
-            steps: of an epoch.
+            steps: number of steps in an epoch.
             max_epochs: the number of the last epoch.
 
         Yields:
-            What happened in each epoch.
+            The statistics of each epoch.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed.
@@ -240,7 +240,7 @@ class Training:
         """Stop the run if it is not done, save everything, and close the environment.
 
         Raises:
-            TrajtrainerError: some of this failed.
+            TrajtrainerError: one of these actions failed.
             KeyboardInterrupt: after SIGINT.
             SystemExit: after another signal.
         """
@@ -251,7 +251,7 @@ class Training:
         with self._python_names(), self._process.exchanged():
             stop = self._stop
             if stop.signal is not None and not stop.is_aborted and isinstance(error, KeyboardInterrupt | SystemExit):
-                # The signal ends the run in an orderly way, so what it raised must not look like a failure of the run.
+                # The signal ends the run in an orderly way, so its exception must not look like a failure of the run.
                 self._stack.close()
             else:
                 self._stack.__exit__(kind, error, traceback)
@@ -270,7 +270,7 @@ class Training:
         return result_of(self._session)
 
     def _outside(self, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
-        """Wrap a function of the user that the run calls, so that it sees the program's state, not the run's."""
+        """Wrap a user's callback so that it sees the program's state, not the run's."""
         if function is None:
             return None
 
@@ -328,6 +328,6 @@ class Training:
         return self._session is not None and self._session.settings.checkpoint_settings.inference
 
     def _raise_signal(self) -> None:
-        """Raise what the signal that ended the run would have raised without us."""
+        """Raise the exception that the signal that ended the run would have raised without the run."""
         if not (self._is_inference and self._stop.signal is SIGINT):
             self._stop.raise_signal()

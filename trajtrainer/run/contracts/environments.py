@@ -1,4 +1,4 @@
-"""What a run relies on in environments and their schemes, as tests to inherit."""
+"""Base classes for tests that check what a run requires of environments and their schemes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import EnvironmentScheme
 
 _PATIENCE_S = 60.0
-_ENOUGH = 100_000  # episodes, more than are played
+_ENOUGH = 100_000  # more episodes than are ever played
 
 
 class EnvironmentContract:
-    """Tests that every environment passes. Override ``make``."""
+    """Tests that every environment must pass. Override ``make``."""
 
     def make(self) -> Environment:
         """Make a new environment."""
@@ -54,7 +54,7 @@ class EnvironmentContract:
 
 
 class EnvironmentSchemeContract:
-    """Tests that every environment scheme passes. Set ``row``, a ``name`` that there is, and ``env_args`` if needed."""
+    """Tests that every environment scheme must pass. Set ``row``, an existing ``name``, and ``env_args`` if needed."""
 
     row: ClassVar[EnvironmentScheme]
     name: ClassVar[str]
@@ -80,11 +80,11 @@ class EnvironmentSchemeContract:
 
 
 class _Play:
-    """Plays an environment at random and checks what it sends."""
+    """Plays an environment with random actions, and checks its messages."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = _Checked(environment)
-        self._announced: dict[str, BehaviorSpec] = {}  # once, also for what comes after a reset
+        self._announced: dict[str, BehaviorSpec] = {}  # specs are announced once, not again after a reset
         self.reset()
 
     @property
@@ -92,7 +92,7 @@ class _Play:
         return self.environment.specs
 
     def reset(self) -> None:
-        """Reset all workers, whose last messages are not answered, and play until each has begun again."""
+        """Reset all workers without answering their last messages, and play until each has sent a message."""
         workers = self.environment.num_workers
         game = EpisodeCounter(workers, lambda _, spec, seed: random_policy(spec, seed), _ENOUGH, seed=0)
         self._exchanges = exchanges(
@@ -103,15 +103,15 @@ class _Play:
             self.step()
 
     def step(self, times: int = 1) -> None:
-        """Wait for messages, and answer those before them."""
+        """Answer the previous messages, and wait for new ones."""
         for _ in range(times):
             self._end_s = time.monotonic() + _PATIENCE_S
-            assert next(self._exchanges, None), "nothing came within a minute"
+            assert next(self._exchanges, None), "no message arrived within a minute"
 
 
 @contextmanager
 def _playing(environment: Environment) -> Iterator[_Play]:
-    """Play an environment until it has begun, and close it at the end."""
+    """Start playing an environment, and close it at the end."""
     try:
         yield _Play(environment)
     finally:
@@ -119,10 +119,10 @@ def _playing(environment: Environment) -> Iterator[_Play]:
 
 
 class _Checked:
-    """An environment whose messages are checked.
+    """Wraps an environment, and checks its messages.
 
     Attributes:
-        specs: worker and behavior id -> what was announced.
+        specs: (worker, behavior id) -> announced spec.
         began: workers that have sent a message since the last reset.
     """
 
@@ -144,7 +144,7 @@ class _Checked:
         events = self._environment.wait(timeout_s)
         for event in events:
             assert 0 <= event.worker < self.num_workers
-            assert event.is_reset == (event.worker not in self.began), "is_reset marks the first event, and no other"
+            assert event.is_reset == (event.worker not in self.began), "is_reset must mark the first event only"
             self.began.add(event.worker)
             self.specs |= {(event.worker, name): spec for name, spec in event.new_specs.items()}
             for name, batch in event.steps.items():
@@ -157,7 +157,7 @@ class _Checked:
         _assert_column(batch.agent, np.int64, count)
         assert (batch.agent >> WORKER_SHIFT == worker).all()
         for part in (batch.agent[:ended], batch.agent[ended:]):
-            assert len(set(part.tolist())) == len(part), "an agent is twice among the same records"
+            assert len(set(part.tolist())) == len(part), "an agent occurs twice among the same records"
         assert len(batch.obs) == len(spec.observation_specs)
         for column, sensor in zip(batch.obs, spec.observation_specs, strict=True):
             assert column.dtype in (np.float32, np.uint8)

@@ -1,4 +1,4 @@
-"""What the package relies on in algorithms, reward signals and encoders, as tests to inherit."""
+"""Base classes for tests that check what the package requires of algorithms, reward signals and encoders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CPU = torch.device("cpu")
 
 
 def _saved_and_read(state: Any) -> Any:
-    """What a checkpoint would give back."""
+    """Return ``state`` after saving and loading it like a checkpoint."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -44,7 +44,7 @@ def _assert_same(found: Any, expected: Any, path: str = "state") -> None:
     if isinstance(expected, Mapping):
         assert set(found) == set(expected), path
         for key, value in expected.items():
-            if key != "lr":  # which schedules set before every step
+            if key != "lr":  # schedules set it before every step
                 _assert_same(found[key], value, f"{path}[{key!r}]")
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), path
@@ -57,22 +57,22 @@ def _assert_same(found: Any, expected: Any, path: str = "state") -> None:
 
 
 class RewardSignalContract:
-    """Tests that every reward signal passes. Set ``row`` and ``name``; override what does not fit.
+    """Tests that every reward signal must pass. Set ``row`` and ``name``; override the methods that do not fit.
 
     Attributes:
-        row: of the signal.
-        name: in the YAML.
+        row: row of the signal.
+        name: name of the signal in the YAML.
     """
 
     row: ClassVar[RewardSignalRow]
     name: ClassVar[str]
 
     def spec(self) -> BehaviorSpec:
-        """What the agents see and do."""
+        """Return the spec of the agents."""
         return vector_spec()
 
     def settings(self) -> RewardSignalSettings:
-        """Settings with a gamma and a strength that are not the defaults."""
+        """Return settings with a gamma and a strength that differ from the defaults."""
         return self.row.settings(gamma=0.75, strength=0.5)
 
     def make(self, seed: int = 0) -> RewardSignal:
@@ -82,7 +82,7 @@ class RewardSignalContract:
         return signal
 
     def minibatch(self, seed: int = 0) -> Minibatch:
-        """Rows to learn from, like those of an update buffer."""
+        """Return rows to learn from, like those of an update buffer."""
         packed = random_steps(self.spec(), seed=seed)
         columns = {name: torch.from_numpy(one).to(torch_dtype(one.dtype)) for name, one in packed.steps.items()}
         return Minibatch(Columns(columns), Columns({}))
@@ -121,22 +121,24 @@ class RewardSignalContract:
 
 
 class AlgorithmContract:
-    """Tests that every algorithm passes. Set ``trainer_type`` and ``hyperparameters``; override what does not fit.
+    """Tests that every algorithm must pass. Set ``trainer_type`` and ``hyperparameters``.
+
+    Override the methods that do not fit.
 
     Attributes:
-        trainer_type: in the YAML; the package must be installed.
-        hyperparameters: in the YAML; with a small buffer.
+        trainer_type: name of the algorithm in the YAML; the package must be installed.
+        hyperparameters: hyperparameters in the YAML, with a small buffer.
     """
 
     trainer_type: ClassVar[str]
     hyperparameters: ClassVar[Mapping[str, Any]] = {"batch_size": 8, "buffer_size": 16}
 
     def spec(self) -> BehaviorSpec:
-        """What the agents see and do."""
+        """Return the spec of the agents."""
         return vector_spec()
 
     def settings(self) -> TrainerSettings:
-        """The settings of the behavior."""
+        """Return the settings of the behavior."""
         network = {"hidden_units": 8, "num_layers": 1}
         signals = {"extrinsic": {"gamma": 0.9}}
         return trainer_settings(
@@ -166,7 +168,7 @@ class AlgorithmContract:
         )
 
     def train(self, algorithm: Algorithm) -> int:
-        """Give it experience until it has updated twice, and return the step."""
+        """Give the algorithm experience until it has updated twice, and return the step."""
         step = updates = 0
         for number in range(1000):
             size = algorithm.actor.memory_size
@@ -198,7 +200,7 @@ class AlgorithmContract:
     def test_a_seed_gives_the_same_weights_again(self) -> None:
         one, other = self.make(seed=5), self.make(seed=5)
         for algorithm in (one, other):
-            torch.manual_seed(id(algorithm))  # which must not matter
+            torch.manual_seed(id(algorithm))  # must not matter
             self.train(algorithm)
         _assert_same(learned_state(other)["modules"], learned_state(one)["modules"])
 
@@ -206,7 +208,7 @@ class AlgorithmContract:
         one, other = self.make(seed=1), self.make(seed=2)
         step = self.train(one)
         state = learned_state(one)
-        # Where ML-Agents has what is for writing a checkpoint, not in it.
+        # ``keys`` and ``layout`` map to ML-Agents' names. They are used to write checkpoints, but not stored in them.
         saved = _saved_and_read({name: part for name, part in state.items() if name not in ("keys", "layout")})
         load_learned(other, saved, resumed_at=step)
         _assert_same(learned_state(other), state)
@@ -219,22 +221,22 @@ class AlgorithmContract:
 
 
 class EncoderContract:
-    """Tests that every encoder of pictures passes. Set ``row`` and ``name``; override what does not fit.
+    """Tests that every image encoder must pass. Set ``row`` and ``name``; override the methods that do not fit.
 
     Attributes:
-        row: of the encoder.
-        name: in the YAML; the package must be installed.
+        row: row of the encoder.
+        name: name of the encoder in the YAML; the package must be installed.
     """
 
     row: ClassVar[EncoderRow]
     name: ClassVar[str]
 
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of the pictures."""
+        """Return (channels, height, width) of the images."""
         return 3, self.row.smallest_side, self.row.smallest_side + 3
 
     def make(self, size: int = 7) -> nn.Module:
-        """Make a new encoder of pictures, whose output has ``size`` numbers."""
+        """Make a new image encoder whose output has ``size`` numbers."""
         encoder: nn.Module = resolve(self.row.create)(self.shape(), size)
         return encoder
 
@@ -259,5 +261,5 @@ class EncoderContract:
         sensor = ObservationSpec(self.shape(), properties, ObservationType.DEFAULT, "picture")
         spec = BehaviorSpec([sensor], ActionSpec(2, (3,)))
         actor = Actor(spec, NetworkSettings(hidden_units=8, num_layers=1, vis_encode_type=self.name))
-        export_policy(actor, spec, tmp_path / "policy.onnx")  # which compares both
+        export_policy(actor, spec, tmp_path / "policy.onnx")  # also compares the exported policy with the actor
         assert (tmp_path / "policy.onnx").stat().st_size > 0

@@ -1,4 +1,4 @@
-"""What a run relies on in statistics writers, as tests to inherit."""
+"""Base classes for tests that check what a run requires of statistics writers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 
 class StatsWriterContract:
-    """Tests that every statistics writer passes. Set ``row``; override ``settings`` if it needs more.
+    """Tests that every statistics writer must pass. Set ``row``; override ``settings`` if it needs more.
 
     Attributes:
-        row: of the writer.
+        row: row of the writer.
     """
 
     row: ClassVar[StatsWriterRow]
 
     def settings(self, folder: Path) -> RunSettings:
-        """The settings of a run that writes below a folder."""
+        """Return the settings of a run that writes into a folder."""
         return RunSettings(checkpoint_settings=CheckpointSettings(run_id="run", results_dir=str(folder)))
 
     def make(self, folder: Path) -> list[StatsWriter]:
-        """Make the writers that a run gets."""
+        """Make the writers for a run."""
         (folder / "run").mkdir(exist_ok=True)
         made: StatsWriter | list[StatsWriter] = resolve(self.row.create)(self.settings(folder))
         return made if isinstance(made, list) else [made]

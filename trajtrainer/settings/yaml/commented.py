@@ -1,4 +1,4 @@
-"""Descriptions of settings from the docstrings of their classes, and configurations with these as comments."""
+"""Descriptions of settings, from the docstrings of their classes, and configurations with descriptions as comments."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _Explained = set[tuple[type[Any], str]]
 
 
 def meaning(cls: type[Any], name: str) -> str:
-    """The description of a key, from the docstring of the class, of a base class, or of another algorithm.
+    """Return the description of a key, from the docstring of the class, of a base class, or of another algorithm.
 
     Raises:
-        LookupError: no docstring describes it.
+        LookupError: no docstring describes the key.
     """
     others = (row.settings for row in ALGORITHMS.builtin.values() if issubclass(cls, Hyperparameters))
     for each in chain.from_iterable(found.__mro__ for found in chain([cls], others)):
@@ -46,7 +46,7 @@ def meaning(cls: type[Any], name: str) -> str:
 
 
 def attributes(cls: type[Any]) -> dict[str, str]:
-    """The section ``Attributes`` of a docstring: name -> text."""
+    """Return the section ``Attributes`` of a class docstring: name -> text."""
     for title, body in parts(cls.__doc__ or ""):
         if title == "Attributes":
             return dict(entries(body))
@@ -54,7 +54,7 @@ def attributes(cls: type[Any]) -> dict[str, str]:
 
 
 def parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parts of a docstring as (title, lines). Text outside of sections has an empty title."""
+    """Yield the parts of a docstring as (title, lines). Text outside of any section has an empty title."""
     title, body = "", list[str]()
     for line in inspect.cleandoc(docstring).splitlines():
         if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
@@ -82,13 +82,13 @@ def write(
     about: Mapping[str, str],
     others: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """A configuration as YAML with comments.
+    """Format a configuration as YAML with comments.
 
     Args:
-        head: lines at the top, which become comments.
+        head: lines to write as comments at the top.
         behaviors: the section ``behaviors``.
         about: name of a behavior -> its description in one line.
-        others: ``env_settings`` and ``engine_settings``: key -> value.
+        others: ``env_settings`` and ``engine_settings``, each as key -> value.
     """
     lines = [*_comment(head, 0), "behaviors:"]
     for name, section in behaviors.items():
@@ -102,11 +102,11 @@ def write(
 
 
 def complete(settings: RunSettings) -> str:
-    """A configuration as YAML with every key.
+    """Format a configuration as YAML with every key.
 
-    It is the result of ``convert.dump``, so ML-Agents can read it, plus comments. Each unused key that ML-Agents does
-    not have is a comment with its default, which can be uncommented. An unused section is a comment with all of its
-    keys, in which required keys have examples as values.
+    The text is the result of ``convert.dump``, which ML-Agents can read, plus comments. Unused keys that ML-Agents does
+    not have are written as comments with their defaults, which can be uncommented. Unused sections are written as
+    comments with all of their keys, in which required keys have example values.
     """
     return _COMPLETE + "\n".join(_used(settings, to_mapping(settings), set())) + "\n"
 
@@ -116,8 +116,8 @@ def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> I
 
     Args:
         settings: the object.
-        mapping: its plain values.
-        explained: classes and keys that have already been explained and are not explained again.
+        mapping: plain values of the object.
+        explained: classes and keys that have already been explained, which are not explained again.
     """
     for key, value in mapping.items():
         inner = getattr(settings, key, None)
@@ -137,7 +137,7 @@ def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> I
 
 
 def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) -> Iterator[str]:
-    """Yield the line of a key at its default, or the lines of a section, whose optional sections are comments."""
+    """Yield the line of a key at its default, or the lines of a section, with its optional sections as comments."""
     described = "" if (cls, field.name) in explained else _first_sentence(cls, field.name)
     explained.add((cls, field.name))
     default: Any = field.default
@@ -169,7 +169,7 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _first_sentence(cls: type[Any], key: str) -> str:
-    """The first sentence in the description of a key; empty if a package does not describe it."""
+    """Return the first sentence in the description of a key; empty if a package does not describe the key."""
     try:
         described = _sentence(meaning(cls, key))
     except LookupError:
@@ -217,14 +217,14 @@ def _comment(lines: Sequence[str], depth: int) -> Iterator[str]:
 
 
 def _scalar(value: Any) -> str:
-    """YAML of a value on one line."""
+    """Format a value as YAML on one line."""
     style = '"' if isinstance(value, str) and value.splitlines() not in ([], [value]) else None  # has line breaks
     text: str = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=float("inf"))
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
 def _sentence(text: str) -> str:
-    """Text of a docstring as a complete sentence."""
+    """Turn the text of a docstring into a complete sentence."""
     text = " ".join(text.split()).replace("``", "")
     text = text[:1].upper() + text[1:]
     return text if text.endswith(".") else f"{text}."

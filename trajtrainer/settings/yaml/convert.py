@@ -1,4 +1,4 @@
-"""Converts between YAML and settings. All problems of a file are reported at once, each with line and path."""
+"""Converts between YAML and settings. All problems in a file are reported at once, each with its line and path."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from trajtrainer.settings.yaml.structuring import CONVERTER, INVALID, faults
 
 logger = logging.getLogger(__name__)
 
-# Far larger than any configuration, and still read in a few seconds.
+# Far larger than any configuration, but can still be read in a few seconds.
 _MAX_BYTES = 1_000_000
 _MAX_BEHAVIORS = 1000
 
 
 def load(text: str, filename: str) -> RunSettings:
-    """The settings in a YAML text. ``filename`` is for messages.
+    """Return the settings in a YAML text. ``filename`` is used in messages.
 
     Raises:
-        ConfigurationError: anything in it is wrong; the message lists everything.
+        ConfigurationError: the text is invalid; the message lists all problems.
     """
     root, problems = read_document(text, filename)
     return run_settings(root, problems)
 
 
 def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
-    """The tree of a YAML file, and the problems that did not stop the reading.
+    """Read the tree of a YAML file, and the problems that do not prevent reading.
 
     Raises:
         SettingsError: the file does not exist or cannot be read.
-        ConfigurationError: it is not UTF-8 text, not YAML, empty, or not a mapping.
+        ConfigurationError: the file is not UTF-8 text, not YAML, empty, or not a mapping.
     """
     try:
         with open_regular(path) as file:
@@ -70,7 +70,7 @@ def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
 
 
 def read_document(text: str, filename: str) -> tuple[PlacedValue, list[Problem]]:
-    """The tree of a configuration, and the problems that did not stop the reading.
+    """Read the tree of a configuration, and the problems that do not prevent reading.
 
     Raises:
         ConfigurationError: the text is not YAML, empty, or not a mapping.
@@ -92,16 +92,16 @@ def run_settings(
     missing: Sequence[Problem] = (),
     behaviors_required: bool = True,
 ) -> RunSettings:
-    """The settings in a configuration's tree, which is modified.
+    """Return the settings in a configuration's tree, which is modified.
 
     Args:
         root: the tree.
-        problems: that are already known.
-        missing: missing recordings. On their own, they are not an error, but part of the settings.
-        behaviors_required: whether a behavior that the configuration does not cover is an error.
+        problems: problems that are already known.
+        missing: missing recordings. On their own, they are not an error but become part of the settings.
+        behaviors_required: treat a behavior that the configuration does not cover as an error.
 
     Raises:
-        ConfigurationError: there are problems, new or known; those of ``missing`` are listed, too.
+        ConfigurationError: there are new or known problems. The message also lists those in ``missing``.
     """
     if is_old(root):
         raise ConfigurationError([problem_of_old_form(root)])
@@ -120,10 +120,10 @@ def run_settings(
 
 
 def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
-    """The settings of one behavior from the mapping that would be under its name.
+    """Return the settings of one behavior from the mapping that would be under its name in a file.
 
     Raises:
-        ConfigurationError: anything in it is wrong.
+        ConfigurationError: the mapping contains errors.
     """
     root = from_mapping(mapping, Place(name))
     prepare_behavior(root)
@@ -132,10 +132,10 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
 
 
 def structure(root: PlacedValue, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
-    """The settings object that a tree describes. ``problems`` are already known.
+    """Build the settings object that a tree describes. ``problems`` are those that are already known.
 
     Raises:
-        ConfigurationError: there are problems, new or known.
+        ConfigurationError: there are new or known problems.
     """
     found = list(problems)
     try:
@@ -148,7 +148,7 @@ def structure(root: PlacedValue, cls: type[Any], problems: Iterable[Problem] = (
 
 
 def _advise(settings: RunSettings) -> None:
-    """Warn about settings that are valid, but probably a mistake."""
+    """Warn about settings that are valid but probably a mistake."""
     if settings.default_settings is not None:
         _advise_on_batches("default_settings", settings.default_settings)
     for name, behavior in settings.behaviors.items():
@@ -169,17 +169,17 @@ def _advise(settings: RunSettings) -> None:
 
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
-    # On-policy trainers update when there are more steps than buffer_size.
+    # On-policy trainers update when the buffer has more than buffer_size steps.
     if hyper.batch_size > behavior.buffer_size + (not ALGORITHMS[behavior.trainer_type].replays):
         message = "%s: batch_size (%d) is greater than buffer_size (%d): a batch cannot have more than the buffer has."
         logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
 
 
 def to_mapping(settings: RunSettings) -> dict[str, Any]:
-    """The settings as plain values in the order of ML-Agents' configuration.yaml; ML-Agents can read them.
+    """Return the settings as plain values in the order of ML-Agents' configuration.yaml, which ML-Agents can read.
 
-    Options that ML-Agents does not have are included only if they are not at their defaults, or if
-    ``default_settings`` would change them otherwise.
+    Options that ML-Agents does not have are included only if they differ from their defaults, or if
+    ``default_settings`` would otherwise override them.
     """
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     if settings.default_settings is not None:
@@ -189,7 +189,7 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
 
 
 def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) -> None:
-    """Add options to ``mapping``, section by section, that it leaves out but ``default`` has."""
+    """Add the options to ``mapping``, section by section, that are missing there but present in ``default``."""
     for field in attrs.fields(type(settings)):
         value, below = getattr(settings, field.name), default.get(field.name)
         if field.name not in mapping and field.name in default:
@@ -202,12 +202,12 @@ def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) 
 
 
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
-    """The settings of one behavior as plain values, in the same order."""
+    """Return the settings of one behavior as plain values, in the order of ``to_mapping``."""
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     return mapping
 
 
 def dump(settings: RunSettings) -> str:
-    """The settings as ASCII YAML that ``load`` and ML-Agents can read."""
+    """Return the settings as ASCII YAML that ``load`` and ML-Agents can read."""
     text: str = yaml.safe_dump(to_mapping(settings), sort_keys=False)
     return text

@@ -1,6 +1,6 @@
-"""Reads YAML into a tree of entries that know their places, and strictly converts their scalars to Python values.
+"""Reads YAML into a tree of values with their places in the file, and converts scalars to Python values.
 
-The same conversions apply to command line options. They are strict wherever a mistake would go unnoticed.
+The same conversions apply to command-line options. They are strict wherever a mistake would go unnoticed otherwise.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-# ML-Agents of 2020 and 2021 wrote the Python class of ``behaviors`` to ``configuration.yaml``. Only the items are read,
-# and nothing is executed.
+# ML-Agents versions from 2020 and 2021 wrote the Python class of ``behaviors`` to ``configuration.yaml``. Only its
+# items are read, and nothing is executed.
 _DUMPED_BEHAVIORS = tuple(
     f"tag:yaml.org,2002:python/object/apply:{name}"
     for name in ("mlagents.trainers.settings.DefaultTrainerDict", "collections.defaultdict")
 )
-_MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memory
+_MAX_NODES = 20_000  # aliases of aliases can expand to a tree that does not fit in memory
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_INT = 2**63 - 1
@@ -34,7 +34,7 @@ _LARGEST_INT = 2**63 - 1
 
 @frozen
 class Written:
-    """A scalar that YAML did not read as text, together with its text: ``run_id: 007`` means the text."""
+    """A scalar that YAML did not read as text, together with its text, because ``run_id: 007`` means the text."""
 
     value: object
     text: str
@@ -45,8 +45,8 @@ class PlacedValue:
     """A value and its place.
 
     Attributes:
-        content: dict[str, Entry], list[Entry], or a scalar: None, text, or ``Written`` for every other kind.
-        place: of the value; for a value in a mapping, the place of its key.
+        content: dict[str, PlacedValue], list[PlacedValue], or a scalar: None, text, or ``Written`` for all other kinds.
+        place: the place of the value; for a value in a mapping, the place of its key.
     """
 
     content: Any
@@ -54,18 +54,18 @@ class PlacedValue:
 
     @property
     def mapping(self) -> dict[str, PlacedValue]:
-        """The entries of a mapping; empty if this is not a mapping."""
+        """The entries of the mapping; empty if the content is not a mapping."""
         return self.content if isinstance(self.content, dict) else {}
 
     def at(self, *path: str) -> PlacedValue:
-        """The value at a path of keys; an empty one if there is none."""
+        """Return the value at a path of keys; a value of None if the path does not exist."""
         found = self
         for key in path:
             found = found.mapping.get(key) or PlacedValue(None, self.place)
         return found
 
     def plain(self) -> Any:
-        """The value without places."""
+        """Return the value without places."""
         if isinstance(self.content, dict):
             return {key: entry.plain() for key, entry in self.content.items()}
         if isinstance(self.content, list):
@@ -73,7 +73,7 @@ class PlacedValue:
         return self.content
 
     def locate(self, path: tuple[str, ...]) -> Place:
-        """The place of the value at ``path``. If there is no such value, its line is that of the last key found."""
+        """Return the place of the value at ``path``. If it does not exist, the line is that of the last key found."""
         if not path:
             return self.place
         key = path[0]
@@ -87,7 +87,7 @@ class PlacedValue:
 
 
 def from_mapping(value: object, place: Place) -> PlacedValue:
-    """A tree from plain values of Python or numpy, all of which come from one place."""
+    """Build a tree from plain Python or numpy values that all come from one place."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -102,10 +102,10 @@ def from_mapping(value: object, place: Place) -> PlacedValue:
 def read(text: str, filename: str) -> tuple[PlacedValue | None, list[Problem]]:
     """Read one YAML document.
 
-    Keys are always text, as written: a behavior may be called ``on`` or ``1``.
+    Keys are always read as text, because a behavior may be called ``on`` or ``1``.
 
     Returns:
-        The tree (None for an empty document), and problems that did not stop the reading (duplicate keys, tags).
+        The tree (None for an empty document), and the problems that do not prevent reading (duplicate keys, tags).
 
     Raises:
         ConfigurationError: the text is not YAML.
@@ -123,7 +123,7 @@ def read(text: str, filename: str) -> tuple[PlacedValue | None, list[Problem]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, except that it builds entries instead of plain values."""
+    """PyYAML's safe loader, except that it builds ``PlacedValue`` objects instead of plain values."""
 
     def __init__(self, text: str, filename: str) -> None:
         super().__init__(text)
@@ -135,7 +135,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._composed += 1
-        if self._composed > _MAX_NODES:  # counts keys and values, and stops before the rest is read
+        if self._composed > _MAX_NODES:  # counts keys and values, and stops before reading the rest
             self._raise_too_large()
         return super().compose_node(parent, index)
 
@@ -180,8 +180,8 @@ class _Loader(yaml.SafeLoader):
         try:
             value = self.construct_object(node)
             if isinstance(value, int):
-                str(value)  # fails for thousands of hexadecimal digits, which no message could show
-        except ValueError:  # it only looks like a date or a number: May 32, or a number with 5000 digits
+                str(value)  # fails for thousands of hexadecimal digits, which could not be shown in a message
+        except ValueError:  # looks like a date or a number but is not: May 32, or a number with 5000 digits
             return node.value
         except yaml.YAMLError:
             self._complain(place, f"the tag {node.tag} has no meaning here")
@@ -208,7 +208,7 @@ class _Loader(yaml.SafeLoader):
         return content
 
     def _merged(self, node: yaml.MappingNode, place: Place) -> Iterator[dict[str, PlacedValue]]:
-        """The entries that ``<<: *anchor`` adds. Keys of the mapping itself and of earlier anchors take precedence."""
+        """Yield the entries that ``<<: *anchor`` adds. The mapping's own keys and earlier anchors take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE_TAG:
                 continue
@@ -222,7 +222,7 @@ class _Loader(yaml.SafeLoader):
 
     def _raise_too_large(self) -> NoReturn:
         raise ConfigurationError(
-            [Problem(self.root, f"has more than {_MAX_NODES} keys and values, aliases counted in full")]
+            [Problem(self.root, f"has more than {_MAX_NODES} keys and values, counting aliases in full")]
         )
 
     def _complain(self, place: Place, message: str) -> None:
@@ -249,19 +249,19 @@ def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:
 
 
 def invalid_value(found: object, expected: str) -> InvalidValueError:
-    """The error for an invalid value. The caller adds the path."""
+    """Return the error for an invalid value. The caller adds the path."""
     return InvalidValueError(mismatch((), unwrapped(found), expected))
 
 
 def unwrapped(value: object) -> object:
-    """The value as YAML read it, without its text."""
+    """Return the value as YAML read it, without its text."""
     if isinstance(value, list):
         return [unwrapped(item) for item in value]
     return value.value if isinstance(value, Written) else value
 
 
 def _number(value: object) -> int | float | None:
-    """The value as a number, even if it is text (PyYAML reads ``5e4`` as text); None if it is not a number."""
+    """Return the value as a number, even if it is text (PyYAML reads ``5e4`` as text); None if it is not a number."""
     plain = unwrapped(value)
     if isinstance(plain, str) and _NUMBER.fullmatch(plain) and len(plain) < 100:
         plain = float(plain) if re.search("[.eE]", plain) else int(plain)
@@ -271,7 +271,10 @@ def _number(value: object) -> int | float | None:
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield "behaviors.Ball.max_steps" and its value for each leaf of nested mappings. An empty mapping is a leaf."""
+    """Yield the dotted path and value of each leaf of nested mappings. An empty mapping is a leaf.
+
+    For example, the path is "behaviors.Ball.max_steps".
+    """
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else str(key))
@@ -280,10 +283,10 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def whole_number(value: object, _type: object = None) -> int:
-    """Accepts ``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
+    """Convert ``64``, ``20_000``, ``5e4`` or ``5.0e5`` to an int, but reject ``64.7`` and ``true``.
 
     Raises:
-        InvalidValueError: it is not a whole number, or needs more than 64 bits.
+        InvalidValueError: the value is not a whole number, or needs more than 64 bits.
     """
     number = _number(value)
     if isinstance(number, float) and (not math.isfinite(number) or number != int(number)):
@@ -296,10 +299,10 @@ def whole_number(value: object, _type: object = None) -> int:
 
 
 def real_number(value: object, _type: object = None) -> float:
-    """Accepts any finite number, including ``3e-4``.
+    """Convert any finite number, including ``3e-4``, to a float.
 
     Raises:
-        InvalidValueError: it is not a finite number.
+        InvalidValueError: the value is not a finite number.
     """
     number = _number(value)
     if number is None or abs(number) > 1e308:
@@ -311,10 +314,10 @@ def real_number(value: object, _type: object = None) -> float:
 
 
 def number_or_auto(value: object, _type: object = None) -> float | Literal["auto"]:
-    """Accepts any finite number, and ``auto``.
+    """Convert any finite number to a float, and return ``auto`` unchanged.
 
     Raises:
-        InvalidValueError: it is neither.
+        InvalidValueError: the value is neither a finite number nor ``auto``.
     """
     plain = unwrapped(value)
     if isinstance(plain, str):
@@ -325,10 +328,10 @@ def number_or_auto(value: object, _type: object = None) -> float | Literal["auto
 
 
 def truth_value(value: object, _type: object = None) -> bool:
-    """Accepts ``true`` and ``false``, but not as quoted text.
+    """Convert ``true`` or ``false`` to a bool, but reject quoted text.
 
     Raises:
-        InvalidValueError: it is neither.
+        InvalidValueError: the value is neither ``true`` nor ``false``.
     """
     plain = unwrapped(value)
     if not isinstance(plain, bool):
@@ -337,10 +340,10 @@ def truth_value(value: object, _type: object = None) -> bool:
 
 
 def text(value: object, _type: object = None) -> str:
-    """Accepts any scalar, as it was written: ``run_id: 007`` is the run "007".
+    """Return the text of any scalar, exactly as it was written: ``run_id: 007`` is the run "007".
 
     Raises:
-        InvalidValueError: it is a mapping, a list or null.
+        InvalidValueError: the value is a mapping, a list or null.
     """
     if isinstance(value, Written):
         return value.text
@@ -350,17 +353,17 @@ def text(value: object, _type: object = None) -> str:
 
 
 def text_or_number(value: object, _type: object = None) -> str | int:
-    """Accepts any scalar. Whole numbers become numbers, anything else becomes text.
+    """Convert a whole number to an int, and any other scalar to text.
 
     Raises:
-        InvalidValueError: it is a mapping, a list or null.
+        InvalidValueError: the value is a mapping, a list or null.
     """
     plain = unwrapped(value)
     return plain if isinstance(plain, int) and not isinstance(plain, bool) else text(value)
 
 
 def enum_member(value: object, enumeration: Any) -> enum.Enum:
-    """The member with this value.
+    """Return the enum member with this value.
 
     Raises:
         InvalidValueError: there is no such member.

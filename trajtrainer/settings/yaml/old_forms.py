@@ -1,6 +1,6 @@
-"""Converts configurations of ML-Agents before 0.19 to the current form (docs/train/migration.md#old-configurations).
+"""Converts configurations from ML-Agents before 0.19 to the current form (docs/train/migration.md#old-configurations).
 
-This works on the tree of the file, so that messages name places in it.
+The conversion works on the tree of the file, so that messages can refer to places in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_PLACE = "has no equivalent in the current form and is left out"
 
 
 def is_old(root: PlacedValue) -> bool:
-    """Whether a configuration has a form that ML-Agents has abandoned: flat behaviors, ``curriculum`` and others."""
+    """Return whether a configuration has a form that ML-Agents has dropped: flat behaviors, ``curriculum``, etc."""
     return (
         any(name in root.mapping for name in (*_OLD_SECTIONS, _INTERVAL))
         or any(_is_flat(entry) or _kind(entry) for _, entry in _others(root))
@@ -43,7 +43,7 @@ def is_old(root: PlacedValue) -> bool:
 
 
 def problem_of_old_form(root: PlacedValue) -> Problem:
-    """The problem of a user who tries to run an old configuration."""
+    """Return the problem to report if the user tries to run an old configuration."""
     source = root.place.source
     message = (
         "has the form of ML-Agents before 0.19, such as settings directly below 'default' or a behavior's name. "
@@ -56,10 +56,10 @@ def convert(root: PlacedValue) -> list[Problem]:
     """Convert an old configuration to the current form, in place.
 
     Returns:
-        What could not be kept, and why.
+        Notes about settings that could not be kept, with reasons.
 
     Raises:
-        ConfigurationError: the lists of a curriculum do not fit together, or there is text in place of a number.
+        ConfigurationError: the lists of a curriculum have inconsistent lengths, or there is text instead of a number.
     """
     notes: list[Problem] = []
     flat, curriculum, samplers = _sort(root, notes)
@@ -94,7 +94,7 @@ def convert(root: PlacedValue) -> list[Problem]:
 def _sort(
     root: PlacedValue, notes: list[Problem]
 ) -> tuple[dict[str, PlacedValue], dict[str, PlacedValue], dict[str, PlacedValue]]:
-    """Remove what is old from the top level of a file: flat behaviors, curricula and samplers, by name."""
+    """Remove old entries from the top level of a file, and return flat behaviors, curricula and samplers by name."""
     sections = [root.mapping.pop(name, None) for name in _OLD_SECTIONS]
     inside = [pair for section in sections if section for pair in section.mapping.items()]
     top = dict(_others(root))
@@ -117,7 +117,7 @@ def _sort(
 
 
 def _others(root: PlacedValue) -> Iterator[tuple[str, PlacedValue]]:
-    """Entries at the top level that are not sections of the current form."""
+    """Yield the entries at the top level that are not sections of the current form."""
     for name, entry in root.mapping.items():
         if name not in _SECTIONS:
             yield name, entry
@@ -129,14 +129,14 @@ def _is_flat(entry: PlacedValue) -> bool:
 
 
 def _kind(entry: PlacedValue) -> str:
-    """``curriculum`` or ``sampler`` if the entry cannot be anything else, otherwise empty."""
+    """Return ``curriculum`` or ``sampler`` if the entry cannot be anything else, otherwise an empty string."""
     if {"thresholds", "parameters"} <= entry.mapping.keys():
         return "curriculum"
     return "sampler" if any(key in entry.mapping for key in _SAMPLER_TYPES) else ""
 
 
 def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Problem]) -> PlacedValue:
-    """The settings of one behavior. In the old form, its keys replaced those of ``default``."""
+    """Convert the settings of one behavior. In the old form, its keys replaced those of ``default``."""
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", PlacedValue("ppo", place))
@@ -184,7 +184,7 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
 
 
 def _reward_signals(flat: Mapping[str, PlacedValue]) -> PlacedValue:
-    """The reward signals of a behavior. In the oldest form, they were keys of the behavior itself."""
+    """Convert the reward signals of a behavior. In the oldest form, they were keys of the behavior itself."""
     given = flat.get("reward_signals")
     if given is not None:
         signals = copy.deepcopy(given)
@@ -208,7 +208,7 @@ def _reward_signals(flat: Mapping[str, PlacedValue]) -> PlacedValue:
 
 
 def _ratio(interval: PlacedValue | None, updates: PlacedValue | None, place: Place) -> PlacedValue:
-    """``steps_per_update`` for ``updates`` that were made every ``interval`` steps."""
+    """Return ``steps_per_update`` for ``updates`` updates every ``interval`` steps."""
     numbers = []
     for entry in (interval, updates):
         try:
@@ -220,7 +220,7 @@ def _ratio(interval: PlacedValue | None, updates: PlacedValue | None, place: Pla
 
 
 def _move_checkpoint_settings(root: PlacedValue, notes: list[Problem]) -> None:
-    """Copy checkpoint settings, which used to be global, to every behavior, and drop the number of the lesson."""
+    """Copy checkpoint settings, which used to be global, to every behavior, and drop the lesson number."""
     given = root.at("checkpoint_settings").mapping
     every = [*root.at("behaviors").mapping.values(), root.at("default_settings")]
     for old, new in (("save_freq", "checkpoint_interval"), ("keep_checkpoints", "keep_checkpoints")):
@@ -232,7 +232,7 @@ def _move_checkpoint_settings(root: PlacedValue, notes: list[Problem]) -> None:
 
 
 def _sampler(entry: PlacedValue) -> PlacedValue:
-    """A sampler in the current form, in which its parameters are in a mapping of their own."""
+    """Convert a sampler to the current form, which has its parameters in a separate mapping."""
     flat = dict(entry.mapping)
     kind = next(flat.pop(key) for key in _SAMPLER_TYPES if key in flat)
     kind = PlacedValue(_MULTIRANGE.get(str(kind.content), kind.content), kind.place)
@@ -241,13 +241,13 @@ def _sampler(entry: PlacedValue) -> PlacedValue:
 
 
 def _lessons(behavior: str, entry: PlacedValue) -> dict[str, PlacedValue]:
-    """The lessons of each parameter in the curriculum of one behavior."""
+    """Convert the curriculum of one behavior to the lessons of each parameter."""
     flat, place = entry.mapping, entry.place
     thresholds = flat["thresholds"].content if isinstance(flat["thresholds"].content, list) else []
     criteria: dict[str, PlacedValue] = {
         key: flat[key] for key in ("measure", "min_lesson_length", "signal_smoothing") if key in flat
     }
-    # In the old form, every lesson began with a reset.
+    # In the old form, every lesson started with a reset.
     criteria |= {"behavior": PlacedValue(behavior, place), "require_reset": PlacedValue(True, place)}
     found: dict[str, PlacedValue] = {}
     problems = []

@@ -1,7 +1,7 @@
-"""Brings what a user may write, including short and deprecated forms, into the form of the settings classes.
+"""Converts what a user may write, including short and deprecated forms, to the form of the settings classes.
 
-This works on the tree of the file, before any defaults are filled in. So ``default_settings`` passes on only what it
-contains, and places remain those in the file.
+The conversion works on the tree of the file, before any defaults are filled in. Therefore, ``default_settings`` passes
+on only the settings that it contains, and places still refer to the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AUTO_GAMMA = "auto_gamma"
 
 
 def prepare(root: PlacedValue) -> None:
-    """Bring a configuration into its full form, in place."""
+    """Convert a configuration to its full form, in place."""
     notes: list[Problem] = []
     default = root.at("default_settings")
     _modernize(default, notes)
@@ -34,7 +34,7 @@ def prepare(root: PlacedValue) -> None:
         root.mapping["default_settings"] = _prepared(default, PlacedValue(None, default.place), notes)
     for name, parameter in root.at("environment_parameters").mapping.items():
         if "curriculum" not in parameter.mapping:
-            # A number or a sampler becomes a single lesson, with the name of the parameter.
+            # A number or a sampler becomes a single lesson, named like the parameter.
             place = parameter.place
             lesson = {"name": PlacedValue(name, place), "value": PlacedValue(parameter.content, place)}
             parameter.content = {"curriculum": PlacedValue([PlacedValue(lesson, place)], place)}
@@ -42,19 +42,19 @@ def prepare(root: PlacedValue) -> None:
 
 
 def prepare_behavior(behavior: PlacedValue) -> None:
-    """Bring the settings of one behavior into their full form, in place and without ``default_settings``."""
+    """Convert the settings of one behavior to their full form, in place and without ``default_settings``."""
     notes: list[Problem] = []
     behavior.content = _prepared(behavior, PlacedValue(None, behavior.place), notes).content
     _warn(notes)
 
 
 def _warn(notes: list[Problem]) -> None:
-    for note in dict.fromkeys(notes):  # once, although ``default_settings`` are processed again for every behavior
+    for note in dict.fromkeys(notes):  # only once, although ``default_settings`` is processed again for every behavior
         logger.warning("%s", note)
 
 
 def _prepared(behavior: PlacedValue, default: PlacedValue, notes: list[Problem]) -> PlacedValue:
-    """The full form of a behavior's settings, with the current form of ``default_settings`` below them."""
+    """Return the full form of a behavior's settings, with ``default_settings`` as defaults."""
     _modernize(behavior, notes)
     if isinstance(default.content, dict) and isinstance(behavior.content, dict):
         behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
@@ -65,7 +65,7 @@ def _prepared(behavior: PlacedValue, default: PlacedValue, notes: list[Problem])
 
 
 def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
-    """Remove ``framework``, and turn a ``dataset`` with a single file or folder into a list."""
+    """Remove ``framework``, and convert a ``dataset`` given as a single file or folder to a list."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
         notes.append(Problem(framework.place, "this option was removed and is ignored: there is only PyTorch"))
@@ -75,7 +75,7 @@ def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
 
 
 def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> PlacedValue:
-    """Settings with their preset, if any, as defaults. Unknown presets are reported later."""
+    """Return the settings with their preset, if any, as defaults. Unknown presets are reported later."""
     entry = behavior.mapping.get("preset")
     if entry is None or not isinstance(entry.content, str) or entry.content not in PRESETS:
         return behavior
@@ -87,9 +87,9 @@ def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> Pla
 
 
 def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
-    """Settings of a behavior with ``default_settings`` as defaults.
+    """Return the settings of a behavior with ``default_settings`` as defaults.
 
-    If the behavior has another trainer, it gets only the default hyperparameters that its trainer has, too.
+    If the behavior has another trainer type, it gets only those default hyperparameters that its trainer also has.
     """
     default = copy.deepcopy(default)
     default_type = _trainer_type(default) or PlacedValue(_DEFAULT_TRAINER, default.place)
@@ -126,7 +126,7 @@ def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
 
 
 def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
-    """Replace deprecated options, and remove options without effect."""
+    """Replace deprecated options, and remove options that have no effect."""
     row = _row(behavior)
     if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
         buffer_size = behavior.at("hyperparameters").mapping.pop("buffer_size", None)
@@ -148,7 +148,7 @@ def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
 
 
 def _choose_discount(behavior: PlacedValue) -> None:
-    """Let algorithms with ``auto_gamma`` choose the discount of the extrinsic signal, unless it is given."""
+    """Let algorithms with ``auto_gamma`` choose the discount factor of the extrinsic signal, unless it is given."""
     row = _row(behavior)
     if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings):
         return

@@ -1,4 +1,4 @@
-"""``trajtrainer demo info|merge|split|convert``: shows what is in recordings, and makes other recordings of them."""
+"""``trajtrainer demo info|merge|split|convert``: shows what is in recordings, and creates new recordings from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument(
             "--actions",
             metavar="KINDS",
-            help="of a .json file of Godot's plugin: what the numbers of its actions are, such as "
+            help="for a .json file of Godot's plugin: the kinds of the numbers in its actions, such as "
             "continuous:2,discrete:3",
         )
         each.add_argument("--debug", action="store_true", help="print debug lines and tracebacks")
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the action and return the exit code.
 
     Raises:
-        TrajtrainerError: a recording cannot be read, does not fit the others, or cannot be written.
+        TrajtrainerError: a recording cannot be read or written, or does not match the others.
     """
     with console(debug=arguments.debug, to_stderr=True):
         return {"info": _info, "merge": _merge, "split": _split, "convert": _merge}[arguments.action](arguments)

@@ -1,4 +1,4 @@
-"""``trajtrainer evaluate A B ...``: measures how good trained models are, and how certain that is."""
+"""``trajtrainer evaluate A B ...``: measures how good trained models are, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; append @best "
         "for the best), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
-        "stands for all checkpoints of a run. The others are compared with the first",
+        "stands for all checkpoints of a run. All others are compared with the first model",
     )
     add_count(parser, "--episodes", "episodes", "episodes of each behavior and team", default=_EPISODES)
     add_count(
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_requirement,
         action="append",
         default=[],
-        help="exit with code 3 if a mean is lower than this, for use on a build server",
+        help="exit with code 3 if a mean return is lower than this, for use in CI",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to this file")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write one line per episode to this file")
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_parameter,
         action="extend",
         default=[],
-        help="parameters of the environment: a number, or a sampler as in the section of this name in a configuration "
-        "(default: those of the first model's run)",
+        help="environment parameters: each value is a number, or a sampler as in a configuration's section "
+        "environment_parameters (default: the parameters of the first model's run)",
     )
     parser.add_argument(
         "--video",
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Play, print the table, and return the exit code.
 
     Raises:
-        TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
+        TrajtrainerError: a model or the environment does not exist, they do not match, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_table(evaluation: FinishedEvaluation) -> Table:
-    """The table: a row for each behavior of each model, and further rows for teams and groups."""
+    """Create the table of results: a row for each behavior of each model, followed by rows for teams and groups."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

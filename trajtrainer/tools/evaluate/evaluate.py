@@ -1,6 +1,6 @@
-"""``trajtrainer evaluate``: plays with each model in turn and writes the results.
+"""``trajtrainer evaluate``: plays episodes with one model after another and writes the results.
 
-The environment is started again for each model, with the same seed.
+The environment is restarted with the same seed for each model.
 """
 
 import csv
@@ -38,7 +38,7 @@ from trajtrainer.tools.evaluate.film import Film, check_film
 logger = logging.getLogger(__name__)
 
 TOO_LOW = 3
-"""Exit code of an evaluation that is over, with a mean below what was asked for."""
+"""Exit code of an evaluation that finished with a mean below the required one."""
 
 _CSV_COLUMNS = (
     "model", "behavior", "team", "copy", "episode", "seed", "return", "reward", "group_reward", "length", "interrupted",
@@ -48,15 +48,16 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """Options of an evaluation besides its models and settings, as on the command line.
+    """The command line options of an evaluation, except for models and settings.
 
     Attributes:
-        episodes: of each behavior and team.
-        at_least: behavior and the mean return that it must reach; None is for all that are not named.
+        episodes: number of episodes for each behavior and team.
+        at_least: pairs of a behavior and the mean return that it must reach. None instead of a behavior means all
+            behaviors that are not listed.
         json, csv: files for the results.
-        video: the file for a film of episodes; with several models a number is added to the name.
-        video_episodes: how many are filmed.
-        max_decisions: of an episode; a longer one is truncated.
+        video: file for a video of the first episodes. With several models, a number is added to the name.
+        video_episodes: number of episodes to film.
+        max_decisions: maximum number of decisions in an episode; longer episodes are truncated.
     """
 
     episodes: int
@@ -73,11 +74,11 @@ class Evaluated:
     """The results of one model.
 
     Attributes:
-        model: that played.
+        model: the model that played.
         behaviors: name -> result.
-        copies: of the environment.
-        seeded: each episode began with a seed of its own: that of the evaluation, plus the number of the copy, plus the
-            number of copies for each earlier one.
+        copies: number of copies of the environment.
+        seeded: True if each episode started with its own seed: the evaluation's seed + the number of the copy + the
+            number of copies * the number of the episode within the copy.
     """
 
     model: Model
@@ -88,13 +89,13 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvaluation:
-    """An evaluation that is over.
+    """A finished evaluation.
 
     Attributes:
-        results: of the models in their order; without those that had no time left.
-        settings: with the seed that was used.
-        parameters: with which environment parameters all of them played, in words.
-        exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
+        results: the models' results, in the order of the models; if it ended early, without those that did not play.
+        settings: the settings, including the seed that was used.
+        parameters: a description of the environment parameters that all models played with.
+        exit_code: 0; ``TOO_LOW``; 1 if it failed; 128 plus the signal's number if it was interrupted.
     """
 
     results: list[Evaluated]
@@ -103,7 +104,7 @@ class FinishedEvaluation:
     exit_code: int = 0
 
     def difference(self, number: int, behavior: str) -> EpisodeSample | None:
-        """How much better a model's episodes are than those of the first; None for the first."""
+        """Return by how much a model's episodes are better than the first model's; None for the first model."""
         first = self.results[0].behaviors.get(behavior)
         if number == 0 or first is None:
             return None
@@ -111,16 +112,16 @@ class FinishedEvaluation:
 
 
 def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOptions) -> FinishedEvaluation:
-    """Evaluate models, one after the other.
+    """Evaluate models, one after another.
 
     Args:
-        models: as for ``find_models``.
-        settings: of the environment, its parameters, the device, the seed and the folder of runs.
-        options: how much, and where the results go.
+        models: the models' names, see ``find_models``.
+        settings: settings of the environment, its parameters, the device, the seed and the results folder.
+        options: the number of episodes, the files for the results, and other options.
 
     Raises:
-        TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
-            anything was evaluated.
+        TrajtrainerError: a model, a file or the environment does not exist or does not match the others, or the
+            environment failed before anything was evaluated.
     """
     settings = acting.for_inference(settings)
     seed = settings.env_settings.seed
@@ -183,12 +184,13 @@ def _play(
     episodes: int,
     make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
 ) -> Evaluated | None:
-    """Play episodes with one model for all behaviors and teams; None if a signal came before they began.
+    """Play episodes with one model for all behaviors and teams. Return None if a signal arrived before they started.
 
     Raises:
-        SettingsError: it does not fit, or ``options.at_least`` names a behavior that it cannot play here.
-        EnvironmentFaultError: the environment failed for good.
-        PolicyDivergedError: the model gives NaN.
+        SettingsError: the model does not match the agents, or ``options.at_least`` has a behavior that the model cannot
+            play here.
+        EnvironmentFaultError: the environment failed and could not be restarted.
+        PolicyDivergedError: the model's actions are NaN.
     """
     env, roles = settings.env_settings, Roles([model])
     settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, episodes)))
@@ -217,10 +219,10 @@ def _play(
 def _film(
     model: Model, settings: RunSettings, options: EvaluateOptions, parameters: Parameters, stop: StopRequest, path: Path
 ) -> None:
-    """Film the first episodes, in an environment of its own, so that it does not slow down the evaluation.
+    """Film the first episodes in a separate environment, so that filming does not slow down the evaluation.
 
     Raises:
-        UnsupportedError: the environment has no pictures.
+        UnsupportedError: the environment sends no images.
         TrajtrainerError: see ``_play``.
     """
 
@@ -242,10 +244,10 @@ def _film(
 
 
 def _check_names(model: Model, options: EvaluateOptions, behaviors: Collection[str] = ()) -> None:
-    """Check that a model plays the behaviors that ``--at-least`` names; ``behaviors`` as for ``Model.plays``.
+    """Check that a model can play the behaviors in ``--at-least``. For ``behaviors``, see ``Model.plays``.
 
     Raises:
-        SettingsError: it cannot, whatever the environment has still to announce.
+        SettingsError: the model cannot play one of them, whichever behaviors the environment may still announce.
     """
     for name, _ in options.at_least:
         if name is not None and not model.plays(name, behaviors):
@@ -255,7 +257,7 @@ def _check_names(model: Model, options: EvaluateOptions, behaviors: Collection[s
 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
-    """Log each mean below its threshold, and each behavior that has a threshold and did not play."""
+    """Return whether a mean is below its threshold, or a behavior with a threshold did not play. Log each case."""
     faults = []
     for evaluated in results:
         for missing in at_least.keys() - {None, *evaluated.behaviors}:
@@ -271,7 +273,7 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
 
 
 def to_json(evaluation: FinishedEvaluation) -> dict[str, Any]:
-    """All results as plain data (docs/measure/evaluation.md#json)."""
+    """Convert all results to plain data (docs/measure/evaluation.md#json)."""
     env = evaluation.settings.env_settings
     how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
     how["environment_parameters"] = evaluation.parameters

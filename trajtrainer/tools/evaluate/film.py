@@ -1,4 +1,4 @@
-"""Writes pictures as a film: ``.mp4`` (with the extra ``video``) or ``.gif``."""
+"""Writes images as a video: ``.mp4`` (with the extra ``video``) or ``.gif``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EVEN = 2  # H.264 needs even widths and heights
 
 
 def check_film(path: Path) -> None:
-    """Check whether a film of this name can be written.
+    """Check that a video with this file name can be written.
 
     Raises:
-        SettingsError: it cannot, or the package that writes it is not installed.
+        SettingsError: the suffix is not supported, or the package that writes the format is not installed.
     """
     if path.suffix not in (_VIDEO, _PICTURE):
         raise SettingsError(f"--video {path}: expected a file name that ends in .mp4 or .gif.")
@@ -39,13 +39,13 @@ def check_film(path: Path) -> None:
 
 
 class Film:
-    """A film that is being written.
+    """A video that is being written.
 
     Args:
-        path: of the file; the suffix decides the format.
+        path: path of the file; its suffix determines the format.
 
     Attributes:
-        num_frames: pictures so far.
+        num_frames: number of frames that were added so far.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,19 +57,19 @@ class Film:
         self._rate = 0.0
 
     def add(self, frame: Frame, rate: float) -> None:
-        """Add the next picture.
+        """Add the next frame.
 
         Args:
             frame: u8 [height, width, 3].
-            rate: pictures per second.
+            rate: frames per second.
 
         Raises:
-            UnsupportedError: its size differs from that of earlier ones.
+            UnsupportedError: the frame's size differs from that of earlier frames.
         """
         self._size = self._size or frame.shape
         if frame.shape != self._size:
             raise UnsupportedError(
-                f"The environment cannot be filmed: a picture has the shape {frame.shape}, earlier ones {self._size}."
+                f"The environment cannot be filmed: an image has shape {frame.shape}, earlier ones had {self._size}."
             )
         self._rate = rate
         self.num_frames += 1
@@ -93,14 +93,14 @@ class Film:
             picture.thumbnail((_WIDEST, _WIDEST))
             self._pictures.append(picture.quantize())
         elif self.num_frames == _MOST_FRAMES + 1:
-            limit = f"{_MOST_FRAMES} pictures, which is the limit of a .gif"
-            logger.warning("%s ends after %s. An .mp4 has none.", self._path, limit)
+            limit = f"{_MOST_FRAMES} images, the limit for a .gif"
+            logger.warning("%s ends after %s. An .mp4 has no limit.", self._path, limit)
 
     def close(self) -> None:
-        """Write the rest.
+        """Finish the file.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the file could not be written.
         """
         if self._writer is not None:
             self._writer.close()

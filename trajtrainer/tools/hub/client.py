@@ -1,4 +1,4 @@
-"""The Hugging Face hub: its package (the extra ``hub``), and clear messages for its failures."""
+"""Access to the Hugging Face hub through its package (the extra ``hub``), with clear error messages."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from trajtrainer.core.version import __version__
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _LONGEST_REASON = 300
-_LOG_IN = "Log in with 'hf auth login', or put a token of https://huggingface.co/settings/tokens into HF_TOKEN"
+_LOG_IN = "Log in with 'hf auth login', or set HF_TOKEN to a token from https://huggingface.co/settings/tokens"
 
 
 class HubError(TrajtrainerError):
@@ -37,7 +37,7 @@ class Hub:
                 "such as 'anna/ppo-3DBall'."
             )
         self.repository = repository
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads it at import
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads this at import
         try:
             import huggingface_hub.errors
             import huggingface_hub.utils
@@ -57,18 +57,18 @@ class Hub:
 
     @property
     def url(self) -> str:
-        """Where a browser shows the model."""
+        """URL of the model's page."""
         return f"{self.endpoint}/{self.repository}"
 
     @contextlib.contextmanager
     def translating_errors(self) -> Iterator[None]:
-        """Turn every failure between here and the hub into one message that says what to do about it.
+        """Convert every failure in communicating with the hub to an error with a message that says what to do.
 
         Raises:
-            HubError: something failed.
+            HubError: the communication failed.
             OSError: a file cannot be read or written.
         """
-        import httpx2  # the HTTP client of the package
+        import httpx2  # the package's HTTP client
 
         try:
             yield
@@ -76,7 +76,7 @@ class Hub:
             raise
         except Exception as error:
             cause: BaseException | None = error
-            while cause is not None:  # the package wraps some
+            while cause is not None:  # the package wraps some errors
                 if isinstance(cause, self._package.errors.HfHubHTTPError):
                     raise HubError(self._refusal(cause.response.status_code, str(cause))) from error
                 if isinstance(cause, httpx2.HTTPError | self._package.errors.OfflineModeIsEnabled):
@@ -86,7 +86,7 @@ class Hub:
                         "HF_ENDPOINT, and try again."
                     ) from error
                 cause = cause.__cause__
-            if isinstance(error, OSError) and error.errno is not None:  # of the disk
+            if isinstance(error, OSError) and error.errno is not None:  # a disk error
                 raise
             raise HubError(
                 f"The hub at {self.endpoint} sent an unexpected response: {self._brief(str(error))}"
@@ -94,20 +94,21 @@ class Hub:
 
     def _refusal(self, status: int, answer: str) -> str:
         if status == 401 and self._package.get_token() is not None:
-            return f"The hub at {self.endpoint} refuses the token (401): it is wrong or has expired. {_LOG_IN}."
+            return f"The hub at {self.endpoint} rejected the token (401): it is wrong or has expired. {_LOG_IN}."
         if status >= 500:
-            return f"The hub at {self.endpoint} has a problem of its own ({status}). Try again later."
+            return f"The hub at {self.endpoint} has an internal problem ({status}). Try again later."
         reasons = {
             401: f"shows {self.repository} only to certain users, or there is no such model (401). {_LOG_IN}.",
-            403: f"does not allow this for {self.repository} with your token (403). It needs permission to read the "
-            f"model, and to write it for a push; some models also need their owner's consent: see {self.url}.",
+            403: f"does not allow this for {self.repository} with your token (403). The token needs permission "
+            "to read the model, and to write it for a push; some models also require their owner's consent: see "
+            f"{self.url}.",
             404: f"has no model {self.repository}, or no such revision of it (404). Check the spelling; a private "
             "model needs its owner's token.",
-            429: "got too many requests (429). Try again in a few minutes.",
+            429: "received too many requests (429). Try again in a few minutes.",
         }
         return f"The hub at {self.endpoint} {reasons.get(status, f'refused this ({status}): {self._brief(answer)}')}"
 
     def _brief(self, text: str) -> str:
-        """Text from the hub or the package on one line, shortened, without the token."""
+        """Return text from the hub or the package on one line, shortened and without the token."""
         token = self._package.get_token()
         return one_line(text.replace(token, "...") if token else text)[:_LONGEST_REASON]

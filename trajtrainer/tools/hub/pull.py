@@ -1,4 +1,4 @@
-"""Download a model from the hub as a run in the results folder: all of it or nothing."""
+"""Download a model from the hub as a run in the results folder, either completely or not at all."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from trajtrainer.tools.hub.client import Hub, HubError
 logger = logging.getLogger(__name__)
 
 _MOST_FILES = 5_000
-_MOST_FAULTS = 5  # in a message
+_MOST_FAULTS = 5  # listed in a message
 _TIMEOUT_S = 30.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# A folder in which git runs programs. "git~1" is the short form of its name on Windows.
+# Git runs programs in this folder. "git~1" is the short form of its name on Windows.
 _OF_GIT = re.compile(r"\.git|git~\d+", re.IGNORECASE)
 
 
@@ -48,9 +48,9 @@ def pull(
         force: keep an existing run under another name, instead of refusing.
 
     Raises:
-        HubError: the hub refuses or does not respond, or it sends something that it did not announce or that cannot be
-            the files of a run.
-        RunFolderError: such a run exists or is training, or there is no space for another.
+        HubError: the hub refuses or does not respond, or it sends files that it did not announce or that cannot belong
+            to a run.
+        RunFolderError: a run with this id exists or is training, or there is not enough disk space.
     """
     target = results / check_run_id(run_id)
     check_no_one_trains(target)
@@ -61,23 +61,23 @@ def pull(
     with hub.translating_errors():
         model = hub.api.model_info(hub.repository, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
         if not _COMMIT.fullmatch(model.sha or ""):
-            raise HubError(f"The hub at {hub.endpoint} names no commit of {hub.repository}: found {model.sha!r}.")
+            raise HubError(f"The hub at {hub.endpoint} did not name a commit of {hub.repository}: found {model.sha!r}.")
         files = run_files(hub, model.siblings or [])
     total = sum(file.size for file in files)
     if total > most_bytes:
         raise HubError(
-            f"{hub.repository} has {_megabytes(total)}, more than {_megabytes(most_bytes)}. Nothing was downloaded; "
-            "--max-size allows more."
+            f"{hub.repository} is {_megabytes(total)}, larger than {_megabytes(most_bytes)}. Nothing was downloaded; "
+            "increase --max-size to allow this."
         )
     logger.info("Downloading %d files, %s, from %s.", len(files), _megabytes(total), hub.url)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = RunLock(lock_file(target), target)
         lock.acquire()
-        # Everything arrives in a folder next to the target, which then takes its place.
+        # Everything is downloaded to a folder next to the target, which then replaces the target.
         apart = target.with_name(f".{target.name}.pull-{secrets.token_hex(4)}")
         try:
-            for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
+            for left in target.parent.glob(f".{target.name}.pull-*"):  # left over from a killed process
                 shutil.rmtree(left, ignore_errors=True)
             _download(hub, model.sha, files, apart, total)
             status.write_origin(apart, f"{hub.url} at {model.sha}")
@@ -93,17 +93,17 @@ def pull(
     except OSError as error:
         raise RunFolderError(
             f"{hub.repository} cannot be written to {target}: {error.strerror or error}. It needs {_megabytes(total)}. "
-            "Nothing of it was kept; free some space, or choose another --results-dir."
+            "Nothing was kept; free some space, or choose another --results-dir."
         ) from error
     return target
 
 
 def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: int) -> None:
-    """Download these files and no others, and check that each is what was announced."""
+    """Download exactly these files, and check that each one matches what the hub announced."""
     from huggingface_hub.utils import tqdm
 
     class Meter(tqdm):  # type: ignore[misc]
-        """Is shown nowhere, and ends a download of more than what was announced."""
+        """A hidden progress bar that stops a download of more data than announced."""
 
         received = 0.0
 
@@ -112,7 +112,7 @@ def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: 
 
         def update(self, n: float | None = 1) -> None:
             self.received += n or 0
-            if self.received > total + len(files):  # the files are counted as well
+            if self.received > total + len(files):  # the meter also counts each file as 1
                 raise HubError(f"The hub at {hub.endpoint} sent more than it announced. Try again later.")
 
     with hub.translating_errors():
@@ -124,32 +124,32 @@ def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: 
             allow_patterns=[glob.escape(file.rfilename) for file in files],
             tqdm_class=Meter,
         )
-    shutil.rmtree(folder / ".cache")  # a run has no such folder: without it, or not at all
+    shutil.rmtree(folder / ".cache")  # not part of a run, so errors are not ignored
     for file in files:
         with folder.joinpath(*file.rfilename.split("/")).open("r+b") as written:
             digest = hashlib.file_digest(written, "sha256").hexdigest()
             if written.tell() != file.size or (file.lfs and digest != file.lfs.sha256):
                 raise HubError(
-                    f"The hub at {hub.endpoint} sent something other than it announced for {file.rfilename}. Try "
-                    "again later."
+                    f"The hub at {hub.endpoint} sent something different from what it announced for "
+                    f"{file.rfilename}. Try again later."
                 )
             os.fsync(written.fileno())
 
 
 def run_files(hub: Hub, listed: Sequence[Any]) -> list[Any]:
-    """The files that belong to a run: hidden ones do not.
+    """Return the files that belong to a run, without hidden files.
 
     Args:
         hub: the model.
-        listed: its files (``huggingface_hub.hf_api.RepoSibling``).
+        listed: the files of the model (``huggingface_hub.hf_api.RepoSibling``).
 
     Raises:
-        HubError: there are none or too many, or some cannot be downloaded; the message says which ones and why.
+        HubError: there are no files or too many, or some cannot be downloaded; the message says which ones and why.
     """
     if len(listed) > _MOST_FILES:
         raise HubError(f"{hub.repository} has {len(listed)} files, expected a run with at most {_MOST_FILES}.")
     faults, files = [], []
-    # Windows and macOS do not distinguish all names, and a file may not also be a folder of another file.
+    # Windows and macOS treat some different names as equal, and no file may also be the folder of another file.
     names: dict[str, str] = {}
     folders = set()
     for file in listed:
@@ -170,7 +170,7 @@ def run_files(hub: Hub, listed: Sequence[Any]) -> list[Any]:
     if faults:
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         raise HubError(
-            f"{hub.repository} cannot be downloaded, and nothing of it was: {'; '.join(faults[:_MOST_FAULTS])}{more}. "
+            f"{hub.repository} cannot be downloaded: {'; '.join(faults[:_MOST_FAULTS])}{more}. Nothing was downloaded. "
             "Please tell its owner."
         )
     if not files:
@@ -180,7 +180,7 @@ def run_files(hub: Hub, listed: Sequence[Any]) -> list[Any]:
 
 def _why_unsafe(part: str) -> str:
     if _OF_GIT.fullmatch(part):
-        return "the folder of git"
+        return "a Git folder"
     return "" if has_valid_escapes(part) else "escapes (%XX) that are not UTF-8"
 
 

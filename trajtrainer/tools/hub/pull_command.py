@@ -7,12 +7,12 @@ from trajtrainer.run.console import add_results_dir, console
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("repository", metavar="OWNER/NAME", help="a model on the hub, also of ML-Agents")
+    parser.add_argument("repository", metavar="OWNER/NAME", help="a model on the hub, including models from ML-Agents")
     parser.add_argument("--run-id", metavar="ID", help="the run id to give it (default: NAME)")
     add_results_dir(parser, "the folder for the run (default: results)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest commit)")
     parser.add_argument(
-        "--max-size", metavar="MB", type=_size, default=2000, help="refuse a larger model (default: 2000 MB)"
+        "--max-size", metavar="MB", type=_size, default=2000, help="refuse a model larger than this (default: 2000)"
     )
     parser.add_argument(
         "--force", action="store_true", help="use a run id that exists already; the earlier run is kept as ID.old"
@@ -24,10 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         HubError: the hub refuses or does not respond.
-        RunFolderError: such a run exists already, or there is no space for it.
+        RunFolderError: a run with this id exists already, or there is not enough disk space.
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
-    from trajtrainer.tools.hub.client import Hub  # late: they would slow down every --help
+    from trajtrainer.tools.hub.client import Hub  # imported late, because these slow down --help
     from trajtrainer.tools.hub.pull import pull
 
     with console(debug=False):
@@ -45,5 +45,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _size(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size, expected megabytes, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in megabytes, expected at least 1")
     return int(text)

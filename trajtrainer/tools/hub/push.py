@@ -46,9 +46,9 @@ def push(
 
     Args:
         hub: the model; it is created if it does not exist.
-        run: its folder.
+        run: folder of the run.
         private: make a new model private.
-        message: of the commit.
+        message: commit message.
         evaluation: the output of ``trajtrainer evaluate --json``.
 
     Raises:
@@ -67,15 +67,16 @@ def push(
 
 
 def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any] | None = None) -> None:
-    """Copy what Unity, ``--resume`` and a reader need of a run into an empty folder.
+    """Copy the parts of a run that Unity, ``--resume`` and a reader need to an empty folder.
 
-    Logs stay on this machine. Of absolute paths in the settings and the status, only the last part is copied. The other
-    files have none, unless an earlier version wrote them; then they are left out, and of event files these records.
+    Logs stay on this machine. Absolute paths in the settings and the status are replaced with their last part. Other
+    files contain absolute paths only if an earlier version wrote them. Such files are left out, except for event files,
+    which are copied without the records that contain paths.
 
     Args:
-        run: its folder.
+        run: folder of the run.
         repository: "owner/name".
-        folder: to copy to.
+        folder: folder to copy to.
         evaluation: the output of ``trajtrainer evaluate --json``.
 
     Raises:
@@ -93,7 +94,7 @@ def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any]
     for path in _files(run):
         try:
             content = path.read_bytes()
-            # The name of an event file has this machine's name in it: prefix, time, host, process, number.
+            # The name of an event file contains the name of this machine: prefix, time, host, process, number.
             name = re.sub(rf"({re.escape(PREFIX)}\d+)\..*(\.\d+\.\d+)", r"\1\2", path.relative_to(run).as_posix())
             if any(place in content for place in places):
                 if not path.name.startswith(PREFIX):
@@ -122,7 +123,7 @@ def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any]
 
 
 def _without(places: Collection[bytes], content: bytes, path: Path) -> bytes:
-    """The records of an event file that contain none of these places."""
+    """Return the records of an event file that contain none of these paths."""
     reader, begin, kept = EventRecordReader(path), 0, []
     with path.open("rb") as file:
         for _ in reader.records(file):
@@ -133,7 +134,7 @@ def _without(places: Collection[bytes], content: bytes, path: Path) -> bytes:
 
 
 def _paths_in(value: Any) -> Iterator[str]:
-    """The absolute paths in plain data that have more than one part."""
+    """Yield the absolute paths in plain data that have more than one part."""
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _paths_in(inner)
@@ -144,7 +145,7 @@ def _paths_in(value: Any) -> Iterator[str]:
 
 
 def _files(run: Path) -> Iterator[Path]:
-    """The models, checkpoints and event files to upload. Links are left out: they may lead anywhere."""
+    """Yield the models, checkpoints and event files to upload. Links are left out, because they may lead anywhere."""
     yield from (path for path in sorted(run.glob("*.onnx")) if _is_plain(path))
     for folder in sorted(path for path in run.iterdir() if path.is_dir() and not path.is_symlink()):
         numbered = re.compile(re.escape(folder.name) + r"-(\d{1,18})\.(pt|onnx)")
@@ -161,7 +162,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _plot_curves(run: Path, path: Path) -> bool:
-    """Plot the rewards; False if there is nothing to plot, or no matplotlib."""
+    """Plot the rewards; return False if there is nothing to plot or matplotlib is not installed."""
     try:
         groups = group_runs(load_runs([str(run)], run.parent))
         (saved,) = groups[0].runs
@@ -184,15 +185,15 @@ def card(
     models: Sequence[str],
     curves: str | None,
 ) -> str:
-    """The model card: ``README.md``, by which the hub shows a model and finds it among ML-Agents models.
+    """Return the model card, ``README.md``, which the hub shows and uses to find the model among ML-Agents models.
 
     Args:
         repository: "owner/name".
         settings: ``configuration.yaml``.
         status: ``training_status.json``.
         evaluation: the output of ``trajtrainer evaluate --json``.
-        models: names of the policies for Unity.
-        curves: name of the picture, if there is one.
+        models: file names of the policies for Unity.
+        curves: file name of the plot, if there is one.
     """
     behaviors: Mapping[str, Any] = settings.get("behaviors") or {}
     names = list(behaviors) or [name.removesuffix(".onnx") for name in models]
@@ -236,7 +237,7 @@ def card(
         configuration=yaml.safe_dump({"behaviors": dict(behaviors)}, sort_keys=False).rstrip(),
         versions={
             "trajtrainer": __version__,
-            "files as of ML-Agents": metadata.get("mlagents_version", "unknown"),
+            "file format of ML-Agents": metadata.get("mlagents_version", "unknown"),
             "torch": metadata.get("torch_version", version("torch")),
             "Python": platform.python_version(),
         },
@@ -245,7 +246,7 @@ def card(
 
 
 class _Result(NamedTuple):
-    """One line of the card's results: what was measured, and over which episodes."""
+    """One row of the card's results: what was measured, and over which episodes."""
 
     behavior: str
     measure: str
@@ -269,7 +270,7 @@ def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mappin
             at = "all" if training.get("steps") is None else f"summary of step {training['steps']}"
             over = f"{at}, {training.get('episodes')} episodes"
             found.append(_Result(name, "last mean return of training", training["reward"], None, over))
-        elif final.get("reward") is not None:  # of a run that ML-Agents or 0.1.0 trained
+        elif final.get("reward") is not None:  # a run that was trained by ML-Agents or version 0.1.0
             over = f"step {final.get('steps')}, episodes since the last update"
             found.append(_Result(name, "last reward of training", final["reward"], None, over))
         if best.get("reward") is not None:
@@ -279,7 +280,7 @@ def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mappin
 
 
 def _cell(text: str) -> str:
-    """Text that cannot end a table cell or a line, nor be taken for markup."""
+    """Escape text so that it cannot end a table cell or a line, or be interpreted as markup."""
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in one_line(text))
 
 

@@ -35,20 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--behavior", metavar="NAME", help="the behavior that the policy is for, if the environment has several"
     )
     parser.add_argument(
-        "--activation", choices=_ACTIVATIONS, help="the activation after each hidden layer, if the file does not say it"
+        "--activation",
+        choices=_ACTIVATIONS,
+        help="the activation after each hidden layer, if the file does not contain it",
     )
     parser.add_argument(
         "--statistics",
         metavar="FILE.npz",
         type=Path,
-        help="the statistics of VecNormalize that normalized its observations: mean, var, epsilon, clip_obs, count",
+        help="the statistics of the VecNormalize that normalized the observations: mean, var, epsilon, clip_obs, count",
     )
     parser.add_argument(
         "--image-scale",
         metavar="MOST",
         type=float,
         choices=(1.0, 255.0),
-        help="the largest value of a pixel in training, 1 or 255, if the file does not say it",
+        help="the largest value of a pixel in training, 1 or 255, if the file does not contain it",
     )
     parser.add_argument(
         "--clip",
@@ -59,16 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scores",
         choices=("logits", "values"),
-        help="the output of an .onnx for discrete actions: logits that actions are drawn by, or values, as in DQN",
+        help="the output of an .onnx for discrete actions: logits that actions are sampled from, or values, as in DQN",
     )
     flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import, and return the exit code.
+    """Import the policy, and return the exit code.
 
     Raises:
-        TrajtrainerError: the file or the environment does not exist, or they do not fit.
+        TrajtrainerError: the file or the environment does not exist, or they do not match.
     """
     settings = flags.resolve_options(arguments)
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):

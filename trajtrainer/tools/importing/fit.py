@@ -1,6 +1,6 @@
-"""Fits policies of other trainers to the agents of an environment: what they see, in which order, and what they do.
+"""Fits policies of other trainers to the agents of an environment: their observations, sensor order and actions.
 
-Some of them can also become runs of ours, from which a training can start.
+Some policies can also be converted to a run of trajtrainer, which new training can start from.
 """
 
 import math
@@ -42,10 +42,10 @@ from trajtrainer.tools.importing.policy import (
 
 _NO_BOUNDS = (
     "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
-    "these bounds become -1 and 1, which is what agents receive"
+    "these bounds are rescaled to -1 and 1, the range of the actions that agents receive"
 )
 IMPORTED = "imported"
-"""``trainer_type`` in the record of such a policy, of which there is nothing but the policy to continue with."""
+"""``trainer_type`` in the record of an imported policy, which has no other training state."""
 _ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.SiLU: Activation.SWISH,
     nn.Tanh: Activation.TANH,
@@ -54,14 +54,14 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
 
 
 class MismatchError(CheckpointError):
-    """A policy is of other agents than those of the environment, or does not say enough."""
+    """A policy does not match the agents of the environment, or required information is missing."""
 
 
 def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> ForeignActor:
-    """A policy for these agents.
+    """Fit a policy to these agents.
 
     Raises:
-        MismatchError: it belongs to other agents, or something that must be known is missing.
+        MismatchError: the policy does not match the agents, or required information is missing.
     """
     if policy.statistics is not None and hints.statistics is not None:
         raise MismatchError("it contains statistics of its observations. Remove --statistics")
@@ -74,14 +74,14 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
     except RuntimeError as error:
         first = next(layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
         wanted = (
-            f"the first takes {first.in_features} numbers"
+            f"the first layer takes {first.in_features} numbers"
             if isinstance(first, nn.Linear)
-            else f"the first is a convolution of {first.in_channels} channels"
+            else f"the first layer is a convolution of {first.in_channels} channels"
         )
         raise MismatchError(f"its layers do not take {_seen(spec.observation_specs)}: {wanted}") from error
     if size != policy.head.layer.in_features:
         raise MismatchError(
-            f"its last layer takes {policy.head.layer.in_features} numbers, and those before it give {size}"
+            f"its last layer takes {policy.head.layer.in_features} numbers, but the layers before it output {size}"
         )
     head = _with_bounds(policy.head, hints)
     _check_actions(head, spec)
@@ -89,7 +89,7 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
 
 
 def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> list[Sensors]:
-    """Each part on the sensor of its name. A single part fits a single sensor of any name."""
+    """Match each part with the sensor of the same name. A single part matches a single sensor, whatever its name is."""
     sensors, names = spec.observation_specs, [str(part.name) for part in parts]
     if parts[0].name is None:
         return [_sensors(parts[0], spec, range(len(sensors)), hints, is_picture=len(parts[0].layers) > 0)]
@@ -97,7 +97,7 @@ def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> li
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
     if sorted(found) != sorted(names):
-        raise MismatchError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(sensors)}")
+        raise MismatchError(f"it sees {', '.join(map(repr, names))}, but these agents send {_seen(sensors)}")
     return [
         _sensors(part, spec, [found.index(name)], hints, is_picture=len(part.layers) > 0)
         for name, part in zip(names, parts, strict=True)
@@ -105,14 +105,14 @@ def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> li
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
-    """From the observations of these agents to a model's input. The actions are checked, too.
+    """Convert the observations of these agents to a model's input. Also check the actions.
 
     Raises:
-        MismatchError: it belongs to other agents, or something that must be known is missing.
+        MismatchError: the model does not match the agents, or required information is missing.
     """
     actions = spec.action_spec
     if actions.continuous_size and actions.discrete_size:
-        raise MismatchError("it has one output, and these agents have continuous and discrete actions")
+        raise MismatchError("it has one output, but these agents have continuous and discrete actions")
     if actions.continuous_size and found.hints.bounds is None:
         raise MismatchError(_NO_BOUNDS)
     if actions.discrete_size and found.hints.scores is None:
@@ -121,13 +121,13 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
             "sampled from them, or --scores values if the best was taken, as in DQN"
         )
     if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
-        raise MismatchError(f"values are for a single choice, and these agents make {actions.discrete_size}")
+        raise MismatchError(f"values are for a single choice, but these agents make {actions.discrete_size}")
     part, indices = Part(observed=found.shape), range(len(spec.observation_specs))
     return _sensors(part, spec, indices, found.hints, is_picture=found.input_rank == PICTURE_RANK)
 
 
 def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hints, *, is_picture: bool) -> Sensors:
-    """A part of what a policy sees, from these sensors."""
+    """Make the input part of a policy from these sensors."""
     seen = [spec.observation_specs[index] for index in indices]
     shapes = [tuple(map(int, sensor.shape)) for sensor in seen]
     observed, scale = part.observed, part.scale
@@ -137,11 +137,11 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
-        raise MismatchError(f"it sees {shape}, and these agents send {_seen(seen)}{hint}")
+        raise MismatchError(f"it sees {shape}, but these agents send {_seen(seen)}{hint}")
     if is_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MismatchError(f"it takes one image, and these agents send {_seen(seen)}")
+        raise MismatchError(f"it takes one image, but these agents send {_seen(seen)}")
     if not is_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MismatchError(f"it takes a single vector, and these agents send {_seen(seen)}")
+        raise MismatchError(f"it takes a single vector, but these agents send {_seen(seen)}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
     if has_images and scale is not None and hints.image_scale not in (None, scale):
         raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)")
@@ -154,9 +154,7 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
             "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
         )
     if statistics is not None and len(statistics.mean) != numbers:
-        raise MismatchError(
-            f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(seen)}"
-        )
+        raise MismatchError(f"the statistics have {len(statistics.mean)} numbers, but these agents send {_seen(seen)}")
     return Sensors(
         indices,
         shapes,
@@ -168,7 +166,7 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
 
 
 def _with_bounds(head: Head, hints: Hints) -> Head:
-    """The head with the bounds of its actions, where it needs any."""
+    """Return the head including the bounds of its actions, if it needs any."""
     if head.kind is not HeadKind.MEANS:
         return head
     given = hints.bounds
@@ -183,7 +181,7 @@ def _with_bounds(head: Head, hints: Hints) -> Head:
             shown = " and ".join(str([round(float(number), 6) for number in bound]) for bound in head.bounds)
             raise MismatchError(f"it says that its actions are within {shown} (--clip)")
     if any(len(bound) != head.layer.out_features for bound in bounds):
-        raise MismatchError(f"it has {head.layer.out_features} actions, and bounds of {len(bounds[0])}")
+        raise MismatchError(f"it has {head.layer.out_features} actions, but bounds for {len(bounds[0])}")
     return replace(head, bounds=bounds)
 
 
@@ -193,13 +191,13 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
     there = f"{actions.continuous_size} continuous actions and the branches {list(branches)}"
     if head.kind in (HeadKind.MEANS, HeadKind.SQUASHED):
         if branches or size != actions.continuous_size:
-            raise MismatchError(f"it has {size} continuous actions, and these agents have {there}")
+            raise MismatchError(f"it has {size} continuous actions, but these agents have {there}")
         return
     if actions.continuous_size or size != sum(branches) or head.branches not in (None, branches):
         own = f"branches {list(head.branches)}" if head.branches else f"branches with {size} choices in total"
-        raise MismatchError(f"it has {own}, and these agents have {there}")
+        raise MismatchError(f"it has {own}, but these agents have {there}")
     if head.kind is HeadKind.VALUES and len(branches) > 1:
-        raise MismatchError(f"it chooses among {size} actions, and these agents have {there}")
+        raise MismatchError(f"it chooses among {size} actions, but these agents have {there}")
 
 
 def _seen(sensors: Sequence[ObservationSpec]) -> str:
@@ -209,16 +207,16 @@ def _seen(sensors: Sequence[ObservationSpec]) -> str:
 def own_actor(
     policy: ForeignPolicy, fitted: ForeignActor, statistics: ObservationStatistics | None, spec: BehaviorSpec
 ) -> tuple[Actor, TrainerSettings]:
-    """The same policy as one of ours, and settings with which it is trained.
+    """Convert a policy to an ``Actor``, and return it with the settings to continue training it.
 
     Args:
-        policy: as its file describes it.
-        fitted: the same for the agents.
-        statistics: by which observations are normalized.
-        spec: of the agents.
+        policy: the policy as described by its file.
+        fitted: the policy after it was fitted to the agents.
+        statistics: statistics that normalize the observations.
+        spec: spec of the agents.
 
     Raises:
-        CheckpointError: no trainer of ours has such a policy.
+        CheckpointError: no trainer of trajtrainer has such a policy.
     """
     linears = [layer for layer in fitted.body.layers if isinstance(layer, nn.Linear)]
     if reason := _obstacle(policy, fitted, statistics, linears, spec):
@@ -246,7 +244,9 @@ def own_actor(
     for own, layer in zip(layers.linears, linears, strict=True):
         own.load_state_dict(layer.state_dict())
     actor.head.load_state_dict(fitted.head.state_dict())
-    if statistics is None:  # the gradient of the first layer has what the sensors do to its columns: scale and order
+    # The sensors may scale and reorder the columns of the first layer. The gradient with respect to the observations
+    # has the resulting weights.
+    if statistics is None:
         weight = layers.linears[0].weight
         shapes = [sensor.shape for sensor in spec.observation_specs]
         obs = [torch.zeros(len(weight), int(size), requires_grad=True) for (size,) in shapes]
@@ -262,7 +262,7 @@ def own_actor(
                 part = slice(start, start := start + len(normalizer.mean))
                 normalizer.steps.fill_(steps)
                 normalizer.mean.copy_(statistics.mean[part] / scale)
-                normalizer.variance.copy_(statistics.variance[part] / scale**2 * steps)  # there it is a sum of squares
+                normalizer.variance.copy_(statistics.variance[part] / scale**2 * steps)  # stored as a sum of squares
     return actor, TrainerSettings(trainer_type="sac" if is_squashed else "ppo", network_settings=network)
 
 
@@ -294,18 +294,18 @@ def _obstacle(
 def write_run(
     folder: Path, behavior: str, policy: ForeignPolicy, actor: Actor, trainer: TrainerSettings, settings: RunSettings
 ) -> None:
-    """Write a run that has this policy and nothing else: checkpoint, ``.onnx``, ``configuration.yaml``, status.
+    """Write a run that only has this policy: checkpoint, ``.onnx``, ``configuration.yaml`` and status.
 
     Args:
-        folder: of the run; it must not be there.
-        behavior: name.
-        policy: as its file describes it.
-        actor: the same as one of ours.
+        folder: folder of the run, which must not exist yet.
+        behavior: name of the behavior.
+        policy: the policy as described by its file.
+        actor: the policy as an ``Actor``.
         trainer: settings of the behavior.
-        settings: of the environment.
+        settings: settings of the environment.
 
     Raises:
-        TrajtrainerError: it cannot be written; nothing is left of it then.
+        TrajtrainerError: the run cannot be written. In this case, nothing is left of it.
     """
     results = CheckpointSettings(run_id=folder.name, results_dir=str(folder.parent))
     run = RunFolder(results)

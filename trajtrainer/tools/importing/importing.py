@@ -1,4 +1,4 @@
-"""An import from the file of another trainer to what it becomes: read, look at the environment, fit, write."""
+"""The steps of an import: read the other trainer's file, look at the environment, fit the policy to it, write it."""
 
 import itertools
 import logging
@@ -36,15 +36,15 @@ _MODEL = ".onnx"
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """What is to be imported.
+    """The command line options of an import.
 
     Attributes:
-        file: of another trainer.
-        hints: what it does not say; the statistics are in a file of their own.
-        statistics: that file.
-        behavior: name; None where the environment has only one.
-        output: an ``.onnx``, or else the folder of a run.
-        overwrite: an ``.onnx`` that is there may be replaced.
+        file: the other trainer's file.
+        hints: what the file does not contain, except for the statistics, which are in a separate file.
+        statistics: path of the file with the statistics.
+        behavior: name of the behavior; None if the environment has only one.
+        output: path of an ``.onnx`` file, or the folder of a new run.
+        overwrite: whether an existing ``.onnx`` may be replaced.
     """
 
     file: Path
@@ -56,20 +56,20 @@ class ImportRequest:
 
     @property
     def wants_run(self) -> bool:
-        """Whether a run is to be written, and not a model for Unity."""
+        """True if the output is a run instead of a model for Unity."""
         return self.output.suffix != _MODEL
 
 
 def import_policy(request: ImportRequest, settings: RunSettings) -> int:
-    """Import a policy, say what it is, and return the exit code.
+    """Import a policy, log what it is, and return the exit code.
 
     Args:
-        request: what, and where to.
-        settings: of the environment.
+        request: what to import, and where to write it.
+        settings: settings of the environment.
 
     Raises:
-        TrajtrainerError: a file, policy or environment that does not exist or does not fit, or that does not say
-            enough. Nothing is written then.
+        TrajtrainerError: a file or the environment does not exist, the policy does not match the agents, or required
+            information is missing. In this case, nothing is written.
     """
     with Preflight() as check:
         check(_check_output, request)
@@ -113,7 +113,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
             "this policy cannot be imported" if has_names else "give --statistics",
         )
     sensors = seen.spec.observation_specs
-    if len(sensors) > 1 and not has_names:  # nothing in a file says which numbers belong to which sensor
+    if len(sensors) > 1 and not has_names:  # the file does not say which numbers come from which sensor
         ends = list(itertools.accumulate(int(sensor.shape[0]) for sensor in sensors))
         ranges = zip([0, *ends], ends, sensors, strict=False)
         order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
@@ -133,10 +133,10 @@ def _check_output(request: ImportRequest) -> None:
 
 
 def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
-    """The behavior whose policy it is to be.
+    """Return the behavior to import the policy for.
 
     Raises:
-        SettingsError: there is none of this name, or there are several.
+        SettingsError: there is no behavior with this name, or no name is given and there are several behaviors.
     """
     by_name = {seen.name: seen for seen in behaviors}
     if name is None and len(behaviors) == 1:
@@ -148,11 +148,11 @@ def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
 
 
 def read_policy(path: Path, hints: Hints) -> ForeignPolicy | ForeignModel:
-    """The policy in a file: of Stable-Baselines3 or sb3-contrib, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
+    """Read a policy of Stable-Baselines3 or sb3-contrib, a state dict of CleanRL or rsl_rl, or an ``.onnx`` file.
 
     Raises:
-        CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or something is neither in
-            it nor in ``hints``.
+        CheckpointError: the file is missing, damaged, of an unknown kind, or would have to be unpickled; or required
+            information is neither in the file nor in ``hints``.
     """
     suffix = path.suffix.lower()
     if suffix == ".onnx":

@@ -1,7 +1,8 @@
-"""Gives an ``.onnx`` of any origin the inputs and outputs that Unity knows.
+"""Converts an ``.onnx`` model from any source to the inputs and outputs that Unity expects.
 
-Its first input is the observation, and its first output is what actions are chosen from. Further ones are its state:
-each output is the input of the same place in the next step. Models of Godot RL Agents have one, mostly unused.
+The model's first input is the observation, and actions are chosen from its first output. Further inputs and outputs are
+its state: each output becomes the input at the same position in the next step. Models of Godot RL Agents have a state,
+which is usually unused.
 """
 
 import math
@@ -28,19 +29,19 @@ from trajtrainer.tools.importing.policy import HeadKind, Hints, Sensors, best_to
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _NAMESPACE: Final = "network/"
 PICTURE_RANK: Final = 4
-"""Dimensions of an input that is a batch of pictures."""
+"""Number of dimensions of a batch of images."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignModel:
-    """A model, and the user's answers to questions that it leaves open.
+    """A model, and options that the user gives for information that it does not contain.
 
     Attributes:
-        model: without the state, if that is unused.
-        hints: these answers.
-        input_rank: of the observation.
-        shape: of the observation without the batch; None where it leaves sizes open.
-        state: the shape of each part of the state, with -1 for the batch.
+        model: the ONNX model, without its state if that is unused.
+        hints: the user's options.
+        input_rank: number of dimensions of the observation, including the batch.
+        shape: shape of the observation without the batch; None if it has unknown sizes.
+        state: shape of each part of the state, with -1 for the batch.
     """
 
     model: onnx.ModelProto
@@ -51,7 +52,7 @@ class ForeignModel:
 
     @property
     def memory_size(self) -> int:
-        """Numbers of the state of one agent."""
+        """Size of one agent's state."""
         return sum(map(_size, self.state))
 
 
@@ -60,10 +61,10 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def read_onnx_model(path: Path, hints: Hints) -> ForeignModel:
-    """A model that could be a policy.
+    """Read a model whose inputs and outputs are those of a policy.
 
     Raises:
-        CheckpointError: it is missing, damaged, or has other inputs and outputs.
+        CheckpointError: the file is missing or damaged, or the model has other inputs and outputs.
     """
     report = Report(path)
     model = read_model(report)
@@ -79,7 +80,7 @@ def read_onnx_model(path: Path, hints: Hints) -> ForeignModel:
 
 
 def _drop_unused_state(model: onnx.ModelProto) -> None:
-    """Leave only the first input and output of a model with a state, if that output does not depend on the state."""
+    """Remove the state of a model, if it has one that its first output does not depend on."""
     graph = model.graph
     state = {value.name for value in graph_inputs(model)[1:]}
     if not 0 < len(state) == len(graph.output) - 1:
@@ -100,7 +101,7 @@ def _drop_unused_state(model: onnx.ModelProto) -> None:
 
 
 def _layout(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    """The shape of a part of a state, with -1 for the batch; None if a row per agent cannot be reshaped to it."""
+    """Return the shape of a part of a state, with -1 for the batch; None if it is not one row per agent."""
     sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batch = sizes.index(0) if 0 in sizes else 0
     if not sizes or 0 in sizes[batch + 1 :] or any(size != 1 for size in sizes[:batch]):
@@ -109,7 +110,7 @@ def _layout(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def _schema(operator: str, opset: int) -> object:
-    """The inputs and attributes of an operator, but not its types: newer versions often just accept more of them."""
+    """Return an operator's inputs and attributes, but not its types, because new versions often just add types."""
     if not onnx.defs.has(operator, opset):
         return None
     schema = onnx.defs.get_schema(operator, opset)
@@ -160,7 +161,7 @@ def _opset(model: onnx.ModelProto) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """The model between sensors and actions."""
+    """The body of the policy: the model's graph, between sensors and actions."""
 
     found: ForeignModel
     sensors: Sensors
@@ -173,7 +174,7 @@ class _Network:
         memory: str | None,
         memory_out: str,
     ) -> str:
-        """Build its operators, under names that no other value has."""
+        """Build the model's operators, with a namespace to keep their names unique."""
         own = self.found.model
         (entry, *state), (result, *state_out) = graph_inputs(own), own.graph.output
         names = {entry.name: self.sensors.to_onnx(graph, obs), "": ""}
@@ -200,14 +201,14 @@ class _Network:
 
 @dataclass(frozen=True, slots=True)
 class _Actions:
-    """From the model's output to actions."""
+    """The head of the policy: converts the model's output to actions."""
 
     hints: Hints
     continuous_size: int
     branches: tuple[int, ...]
 
     def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
-        """Build actions with the bounds at -1 and 1. How the model would sample is unknown, so none are."""
+        """Build actions rescaled from the bounds to -1 and 1. They are never sampled, because the noise is unknown."""
         assert self.hints.bounds is not None
         low, high = self.hints.bounds
         scaled = graph.node("Mul", encoding, graph.constant(2.0 / (high - low)))
@@ -217,7 +218,7 @@ class _Actions:
         graph.node("Identity", limited, output=sampled)
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
-        """Build choices by logits, or the best by values."""
+        """Build the choice of actions: sampled from logits, or the best one according to values."""
         if self.hints.scores is HeadKind.VALUES:
             best_to_onnx(graph, encoding, allowed, sampled, mode)
         else:
@@ -232,10 +233,10 @@ class _Policy:
 
 
 def for_unity(found: ForeignModel, sensors: Sensors, spec: BehaviorSpec) -> onnx.ModelProto:
-    """The model as Unity loads it.
+    """Return the model in the form that Unity loads.
 
     Raises:
-        ExportError: Unity would not run it, or it is damaged.
+        ExportError: the model is damaged, or Unity could not run it.
     """
     actions = spec.action_spec
     head = _Actions(found.hints, int(actions.continuous_size), tuple(map(int, actions.discrete_branches)))
@@ -243,7 +244,7 @@ def for_unity(found: ForeignModel, sensors: Sensors, spec: BehaviorSpec) -> onnx
     try:
         add_policy(graph, _Policy(_Network(found, sensors), head, found.memory_size), spec)
         model = graph.build("policy")
-    except Exception as error:  # damaged weights and attributes make the package for ONNX raise anything
+    except Exception as error:  # with damaged weights and attributes, the package onnx may raise any exception
         raise ExportError(f"The model is damaged: {first_line(error)}.") from error
     check_model(model)
     return model

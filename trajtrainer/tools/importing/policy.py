@@ -1,4 +1,4 @@
-"""The policy of another trainer: a network in torch's own layers that acts and draws itself, as an ``Actor`` does.
+"""The policy of another trainer, as a network of torch layers that can act and be exported like an ``Actor``.
 
 Shape legend: B agents, n numbers of all sensors together, E encoding size, C continuous actions, D sum of branch sizes.
 """
@@ -31,31 +31,31 @@ ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
 """``--activation`` -> the layer, with torch's defaults."""
 _OPERATORS: Final = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.ELU: "Elu", nn.SELU: "Selu", nn.Sigmoid: "Sigmoid"}
 IMAGE_RANK: Final = 3
-"""Dimensions of an image: channels, height and width."""
+"""Number of dimensions of an image: channels, height and width."""
 UNLIMITED: Final = 1e9
-"""The ``clip`` of statistics that limit nothing. Not infinity, which not every importer of ONNX reads."""
+"""The ``clip`` of statistics that do not clip. It is not infinity, because some ONNX importers cannot read that."""
 
 
 class HeadKind(enum.Enum):
-    """What the last layer gives."""
+    """The meaning of the last layer's outputs."""
 
-    MEANS = "means"  # of actions, clipped to the bounds of the action space
-    SQUASHED = "squashed means"  # of actions before their tanh
-    LOGITS = "logits"  # of discrete actions
-    VALUES = "values"  # of discrete actions, of which the best is taken
+    MEANS = "means"  # means of actions, which are then clipped to the bounds of the action space
+    SQUASHED = "squashed means"  # means of actions before a tanh
+    LOGITS = "logits"  # logits of discrete actions
+    VALUES = "values"  # values of discrete actions; the best action is taken
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The last layer, and how actions come from it.
+    """The last layer, and how actions are computed from its outputs.
 
     Attributes:
-        kind: of its outputs.
-        layer: E to C or D.
-        log_sigma: of the Gaussians: [1, C]; with gSDE a matrix [E, C]; a layer where it depends on the state; None
-            where nothing is drawn.
-        bounds: of the action space, low and high [C] each; None if the file does not say them.
-        branches: as far as the file says them.
+        kind: the meaning of the outputs.
+        layer: the linear layer, from E to C or D.
+        log_sigma: log of the Gaussians' standard deviations: [1, C]; with gSDE, a matrix [E, C]; a layer if they depend
+            on the state; None if actions are deterministic.
+        bounds: lower and upper bounds of the action space, [C] each; None if the file does not contain them.
+        branches: sizes of the discrete branches; None if the file does not contain them.
     """
 
     kind: HeadKind
@@ -67,9 +67,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ObservationStatistics:
-    """What observations are normalized by: ``clip((x - mean) / sqrt(variance), -clip, clip)``, f32 [n] each.
+    """Statistics that normalize observations: ``clip((x - mean) / sqrt(variance), -clip, clip)``, f32 [n] each.
 
-    ``count`` is the number of observations behind it; None if it is not known.
+    ``count`` is the number of observations that the statistics were computed from; None if unknown.
     """
 
     mean: Tensor
@@ -80,14 +80,14 @@ class ObservationStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the user says because the file does not.
+    """Options that the user gives for information that the file does not contain.
 
     Attributes:
-        activation: one of ``ACTIVATIONS``.
-        statistics: of ``VecNormalize``.
-        image_scale: the largest value of a pixel in training.
-        bounds: of the action space, low and high.
-        scores: what an ONNX model gives for discrete actions: LOGITS or VALUES.
+        activation: name of the activation, one of ``ACTIVATIONS``.
+        statistics: statistics of ``VecNormalize``.
+        image_scale: largest value of a pixel in training.
+        bounds: lower and upper bound of the action space.
+        scores: meaning of an ONNX model's outputs for discrete actions: LOGITS or VALUES.
     """
 
     activation: str | None = None
@@ -99,14 +99,14 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a policy sees: one entry of a Dict of observations, or all that an agent observes.
+    """One input of a policy: an entry of a Dict of observations, or everything that an agent observes.
 
     Attributes:
-        name: of the entry; None for all.
-        observed: the shape of its space; None if the file does not say.
-        scale: what a byte of 255 was in training, of a vector or a picture; it is 1 in Unity, and in environments for
-            Gymnasium. None if there are no bytes, or the file does not say.
-        layers: of a picture; a vector has none.
+        name: name of the entry; None for everything.
+        observed: shape of the observation space; None if the file does not contain it.
+        scale: the value that a byte of 255 had in training, in a vector or an image. It is 1 in Unity and in Gymnasium
+            environments here. None if there are no bytes, or the file does not contain it.
+        layers: the layers that encode an image; empty for a vector.
     """
 
     name: str | None = None
@@ -117,15 +117,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ForeignPolicy:
-    """A policy as its file describes it.
+    """A policy, as described by its file.
 
     Attributes:
-        trainer: that made it, in words.
-        layers: linear ones, from the results of all parts side by side to the encoding [B, E].
-        head: what follows.
-        parts: what it sees, in the order in which its layers take them.
-        statistics: that are in the file.
-        step: of its training; 0 if the file does not say.
+        trainer: description of the trainer that made it.
+        layers: linear layers and activations, from the concatenated outputs of all parts to the encoding [B, E].
+        head: the last layer and the computation of actions.
+        parts: the inputs, in the order in which the layers expect them.
+        statistics: normalization statistics in the file, if any.
+        step: number of training steps; 0 if the file does not contain it.
     """
 
     trainer: str
@@ -137,20 +137,21 @@ class ForeignPolicy:
 
     @property
     def has_names(self) -> bool:
-        """Whether it says which sensor each part is of."""
+        """True if the file says which sensor each part is for."""
         return self.parts[0].name is not None
 
 
 class Sensors(nn.Module):
-    """From the observations of some sensors to what the first linear layer takes.
+    """Converts the observations of some sensors to inputs of the first linear layer.
 
     Args:
-        indices: of these sensors.
-        shapes: of each.
-        is_picture: there is one sensor, and it stays a picture. Others are laid side by side as vectors.
-        scale: what the observations are multiplied by.
-        statistics: of all numbers side by side.
-        layers: of a picture.
+        indices: indices of the sensors.
+        shapes: shape of each sensor.
+        is_picture: True for a single sensor that is processed as an image; otherwise, the sensors are flattened and
+            concatenated.
+        scale: factor that the observations are multiplied by.
+        statistics: normalization statistics for all numbers of the concatenated observations.
+        layers: layers that encode an image.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Sensors(nn.Module):
 
 
 class WithTanh(nn.Module):
-    """``x`` and the tanh of a linear layer on it, side by side."""
+    """Concatenates ``x`` and the tanh of a linear layer applied to it."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -228,7 +229,7 @@ def _layers_to_onnx(graph: Graph, layers: nn.Sequential, x: str) -> str:
 
 
 class ForeignBody(nn.Module):
-    """What a policy sees, part by part, and layers on all of it."""
+    """The parts that process a policy's inputs, followed by layers on their concatenated outputs."""
 
     def __init__(self, parts: Sequence[Sensors], layers: nn.Sequential) -> None:
         super().__init__()
@@ -236,7 +237,7 @@ class ForeignBody(nn.Module):
         self.layers = layers
 
     def seen(self, obs: Sequence[Tensor]) -> Tensor:
-        """What the first layer takes."""
+        """Return the input of the first layer."""
         return torch.cat([part(obs) for part in self.parts], 1)
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:
@@ -250,13 +251,13 @@ class ForeignBody(nn.Module):
         memory: str | None,  # noqa: ARG002
         memory_out: str,  # noqa: ARG002
     ) -> str:
-        """Build observations [batch, *O] to the encoding [batch, E]; there is no memory."""
+        """Build the graph from observations [batch, *O] to the encoding [batch, E]. There is no memory."""
         x = graph.concat([graph.module(part, obs) for part in self.parts], axis=1)
         return _layers_to_onnx(graph, self.layers, x)
 
 
 class GreedyHead(ActionHead):
-    """Takes the action of the highest value, where an ``ActionHead`` draws one."""
+    """An ``ActionHead`` that takes the action with the highest value instead of sampling one."""
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
         assert self.discrete is not None
@@ -264,13 +265,13 @@ class GreedyHead(ActionHead):
 
 
 def best_to_onnx(graph: Graph, values: str, allowed: str, sampled: str, mode: str) -> None:
-    """Build the number [batch, 1] of the highest of values [batch, D], for both kinds of actions."""
+    """Build the index [batch, 1] of the highest of values [batch, D], as both the sampled and the best action."""
     graph.node("ArgMax", masked_to_onnx(graph, values, allowed), axis=1, keepdims=1, output=mode)
     graph.node("Identity", mode, output=sampled)
 
 
 class ForeignActor(nn.Module):
-    """A policy for the agents of one environment, with what an export needs of an ``Actor``."""
+    """A policy for the agents of one environment, with the part of the ``Actor`` interface that an export needs."""
 
     memory_size = 0
 
@@ -280,12 +281,12 @@ class ForeignActor(nn.Module):
         self.head = head
 
     def distribution(self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """As ``Actor.distribution``; the memory, which has no numbers, is returned as it is."""
+        """See ``Actor.distribution``. The memory is empty and returned unchanged."""
         return self.head(self.body(obs), mask), memory
 
 
 def action_head(head: Head, actions: ActionSpec) -> ActionHead:
-    """The head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
+    """Make the action head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
     is_gaussian = head.kind in (HeadKind.MEANS, HeadKind.SQUASHED)
     make = GreedyHead if head.kind is HeadKind.VALUES else ActionHead
     with seeded(0):
@@ -310,14 +311,14 @@ def action_head(head: Head, actions: ActionSpec) -> ActionHead:
     if isinstance(log_sigma, nn.Linear):
         result.log_sigma_layer = log_sigma
     else:
-        # Without a standard deviation, what is drawn is the mean.
+        # Without a standard deviation, sampling must return the mean.
         constant = torch.full((1, actions.continuous_size), -math.inf) if log_sigma is None else log_sigma
         result.log_sigma = nn.Parameter(constant)
     return result
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A layer with weight [out, in] and bias [out], without a random number being drawn."""
+    """Make a layer with weight [out, in] and bias [out], without drawing random numbers for an initialization."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight, layer.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
     return layer

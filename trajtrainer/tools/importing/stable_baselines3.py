@@ -1,7 +1,8 @@
-"""Reads the ``.zip`` of a model of Stable-Baselines3 or sb3-contrib.
+"""Reads the ``.zip`` file of a Stable-Baselines3 or sb3-contrib model.
 
-It holds ``policy.pth``, the weights, and ``data``: JSON in which everything that is no plain data is pickled, with its
-type and its attributes as text next to it. The pickles stay untouched. The text is enough for what is needed here.
+It contains the weights in ``policy.pth``, and a JSON file ``data``. In ``data``, objects that JSON cannot represent are
+pickled, and stored together with their type and attributes as text. The pickles are never loaded, because the text has
+everything that is needed here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WEIGHTS: Final = "policy.pth"
 _DATA = "data"
 _LONGEST_DATA = 2**26
 _LONGEST_ARRAY = 2**16
-# Modules of policies that act as they do here, and what they are of.
+# Modules of the supported policy classes, and the algorithms that they are from.
 _MODULES = {
     "stable_baselines3.common.policies": "PPO or A2C of Stable-Baselines3",
     "stable_baselines3.sac.policies": "SAC of Stable-Baselines3",
@@ -34,7 +35,7 @@ _MODULES = {
     "sb3_contrib.common.maskable.policies": "MaskablePPO of sb3-contrib",
     "sb3_contrib.tqc.policies": "TQC of sb3-contrib",
 }
-_ONLY_TRPO = "cg_max_steps"  # its policies are those of PPO
+_ONLY_TRPO = "cg_max_steps"  # identifies TRPO, which uses the same policy classes as PPO
 _UNSUPPORTED = {
     "sb3_contrib.ars.policies": "ARS",
     "sb3_contrib.common.recurrent.policies": "RecurrentPPO",
@@ -43,27 +44,28 @@ _UNSUPPORTED = {
 }
 _EXTRACTORS = ("FlattenExtractor", "NatureCNN", "CombinedExtractor")
 _PLACES = ("features_extractor", "actor.features_extractor", "q_net.features_extractor")
-_NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of its convolutions (Mnih et al. 2015)
+_NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of each convolution (Mnih et al. 2015)
 _SDE_CLIP_MEAN = 2.0
 _LARGEST_STEP = 2**62
 _LONGEST_SHOWN = 200
 _CLASSES = {type(make()).__name__: name for name, make in ACTIVATIONS.items()}
-# A Dict of Boxes as Gymnasium shows it, also as the OrderedDict of older versions.
+# A Dict of Boxes in Gymnasium's text form; older versions show it as an OrderedDict.
 _PART = re.compile(r"""\(?(['"])([^'"\\]+)\1(?:: |, )Box\(([^()'":]+), \(([\d, ]+)\), (\w+)\)\)?""")
 _AROUND_PARTS = re.compile(r"(?:OrderedDict\()?[\[{](?:, )*[\]}]\)?")
 _NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECASE)
 
 
 def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPolicy:
-    """The policy of a model of Stable-Baselines3 or sb3-contrib, with MlpPolicy, CnnPolicy or MultiInputPolicy.
+    """Read the policy of a Stable-Baselines3 or sb3-contrib model with MlpPolicy, CnnPolicy or MultiInputPolicy.
 
     Args:
-        archive: that has ``WEIGHTS``.
-        hints: what the file may leave open.
+        archive: the archive, which has a member ``WEIGHTS``.
+        hints: information that the file may not contain.
 
     Raises:
-        NoCheckpointError: it is of another kind, or leaves something open that ``hints`` does not have.
-        Exception: it is damaged; the type depends on what is wrong.
+        NoCheckpointError: the policy is of another kind, or required information is neither in the file nor in
+            ``hints``.
+        Exception: the file is damaged. The type of the exception depends on the damage.
     """
     data = _Data(archive)
     weights = Weights(load_tensors(io.BytesIO(archive.read(WEIGHTS))))
@@ -89,7 +91,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
     elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
         weights.drop("critic.", "critic_target.")
         layers = body(weights.sequence("actor.latent_pi"), "relu")
-        noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
+        noise = weights.take("actor.log_std")  # only with gSDE, which has no layer for the standard deviations
         if noise is None:
             head = Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
         elif data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
@@ -114,7 +116,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
 
 
 def _features(weights: Weights, prefix: str) -> nn.Sequential:
-    """The layers of NatureCNN; none where there are no pictures."""
+    """Return the layers of NatureCNN, or an empty sequence if the part has no such layers."""
     if not weights.names(f"{prefix}."):
         return nn.Sequential()
     layers: list[nn.Module] = []
@@ -124,10 +126,10 @@ def _features(weights: Weights, prefix: str) -> nn.Sequential:
 
 
 class _Data:
-    """What ``data`` says of a model, as far as it is plain.
+    """The information about a model in ``data`` that can be read without unpickling.
 
     Raises:
-        NoCheckpointError: the policy is of another class than those of Stable-Baselines3.
+        NoCheckpointError: the policy's class, feature extractor or action space is not supported.
     """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -160,22 +162,22 @@ class _Data:
 
     @property
     def _has_arguments(self) -> bool:
-        """Whether the arguments of the policy are plain, or have text next to their pickle."""
+        """True if the policy's arguments can be read without unpickling, as plain data or as text next to a pickle."""
         return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
 
     def argument(self, name: str, default: object) -> object:
-        """An argument of the policy; text of one that is no plain data."""
+        """Return an argument of the policy, or its text form if it is not plain data."""
         return self._arguments.get(name, default)
 
     def activation(self, default: str, hints: Hints) -> str:
-        """The activation behind each layer.
+        """Return the name of the activation after each layer.
 
         Args:
-            default: of the policy, where it has no such argument.
-            hints: decides where the file does not.
+            default: the policy's default, which is used if it has no such argument.
+            hints: has the activation if the file does not contain it.
 
         Raises:
-            NoCheckpointError: neither says, or they contradict each other.
+            NoCheckpointError: neither the file nor ``hints`` has the activation, or they contradict each other.
         """
         text = str(self.argument("activation_fn", ""))
         match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text)
@@ -190,7 +192,7 @@ class _Data:
         return found
 
     def log_sigma(self, log_std: Tensor, layer: nn.Linear) -> Tensor:
-        """The logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""
+        """Return the logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""
         if log_std.dim() == 1:
             shape = (1, layer.out_features)
         else:
@@ -209,10 +211,10 @@ class _Data:
 
     @property
     def parts(self) -> list[Part]:
-        """What the policy sees, without the layers of pictures: all of a Box, or each Box of a Dict.
+        """The policy's inputs, without the layers for images: a single Box, or each Box of a Dict.
 
         Raises:
-            NoCheckpointError: it is another space, or the file does not say what is in a Dict.
+            NoCheckpointError: the observation space is of another kind, or the entries of its Dict are unknown.
         """
         space = self._part("observation_space")
         kind = str(space.get(":type:", ".Box'>"))
@@ -235,7 +237,7 @@ class _Data:
         ]
 
     def _scale(self, shape: Sequence[int], *, is_byte: bool) -> float | None:
-        """Only what has three dimensions is an image there, and divided by 255."""
+        """Return the value of a byte of 255. Stable-Baselines3 divides only images, with three dimensions, by 255."""
         if not is_byte:
             return None
         if len(shape) != IMAGE_RANK:
@@ -246,7 +248,7 @@ class _Data:
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Low and high of the action space; None where the file does not say them, or there are none."""
+        """Lower and upper bounds of the action space; None if it has none, or the file does not contain them."""
         low, high = (_numbers(self._part("action_space").get(name)) for name in ("low", "high"))
         if low is None or high is None or low.shape != high.shape or not (high > low).all():
             return None
@@ -254,26 +256,26 @@ class _Data:
 
     @property
     def branches(self) -> tuple[int, ...] | None:
-        """The sizes of a Discrete or MultiDiscrete; None where the file does not say them."""
+        """Sizes of a Discrete or MultiDiscrete action space; None if the file does not contain them."""
         space = self._part("action_space")
         sizes = _numbers(space.get("nvec", space.get("n")))
         return None if sizes is None else tuple(int(size) for size in sizes)
 
     @property
     def step(self) -> int:
-        """The steps of its training."""
+        """Number of training steps."""
         step = self._content.get("num_timesteps")
         return step if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _LARGEST_STEP else 0
 
 
 def _shown(array: object) -> str:
-    """An array as numpy shows it: from 1,000 numbers on with ``...`` in their place, so longer text is of no array."""
+    """Return numpy's text form of an array. It is short, because numpy abbreviates large arrays with ``...``."""
     text = str(array)
     return text if len(text) <= _LONGEST_ARRAY else "..."
 
 
 def _numbers(text: object) -> Tensor | None:
-    """The numbers that numpy shows as text; None if it leaves out some."""
+    """Parse the numbers in numpy's text form of an array. Return None if some are left out."""
     shown = _shown(text)
     if text is None or "..." in shown:
         return None

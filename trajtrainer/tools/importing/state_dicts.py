@@ -1,4 +1,4 @@
-"""Reads state dicts of CleanRL and rsl_rl, which differ in the names of their layers."""
+"""Reads state dicts of CleanRL and rsl_rl. The names of the layers identify the trainer."""
 
 import re
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from trajtrainer.tools.importing.weights import NO_ACTIVATION, Weights, activate
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
 _NORMALIZER = "obs_norm_state_dict"
-_EPSILON = 1e-2  # of rsl_rl's EmpiricalNormalization, which adds it to the standard deviation
-_STD_RANGE = (1e-6, 1e6)  # of rsl_rl
+_EPSILON = 1e-2  # rsl_rl's EmpiricalNormalization adds it to the standard deviation
+_STD_RANGE = (1e-6, 1e6)  # rsl_rl clamps standard deviations to this range
 # CleanRL's SAC squashes the logarithm of the standard deviation to this range.
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 _OURS: Final = ("Policy", "global_step")
@@ -32,18 +32,19 @@ _SEQUENCES: Final = {
     "actor": ("PPO of rsl_rl", "log_std", "std"),
     "network": ("DQN of CleanRL", "", ""),
 }
-"""The name of an actor's layers -> whose they are, and the names of the logarithms of its deviations and of these."""
+"""Prefix of the actor's layers -> the trainer, and the names of the log standard deviations and standard deviations."""
 
 
 def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
-    """The policy of what ``torch.save`` wrote, or of the tensors of a ``.safetensors`` file.
+    """Read the policy in an object from ``torch.save``, or in the tensors of a ``.safetensors`` file.
 
     Args:
-        content: a state dict, a tuple of several whose first is the actor's (CleanRL), or a checkpoint of rsl_rl.
-        hints: has the activation, which no such file names.
+        content: a state dict, a tuple of state dicts of which the first is the actor's (CleanRL), or a checkpoint of
+            rsl_rl.
+        hints: has the activation, which such files do not contain.
 
     Raises:
-        NoCheckpointError: its layers are not known here, or ``hints`` lacks something.
+        NoCheckpointError: there are unsupported layers, or ``hints`` lacks required information.
     """
     if isinstance(content, list | tuple) and content:
         content = content[0]
@@ -60,7 +61,7 @@ def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
     weights.drop("critic.", "critic_obs_normalizer.")
     for prefix in ("actor_obs_normalizer.", "obs_normalizer."):
         statistics = _statistics(weights, prefix) or statistics
-    # Layers that are not known are the worse news: only then what follows each of the known ones is asked for.
+    # Unsupported layers are the more serious problem, so a missing activation is only reported if there are none.
     trainer, layers, head = _network(weights, hints.activation or "tanh")
     weights.finish()
     if hints.activation is None and not all(isinstance(layer, nn.Linear | WithTanh) for layer in layers):
@@ -94,7 +95,7 @@ def _network(weights: Weights, activation: str) -> tuple[str, list[nn.Module], H
 
 
 def _squashed(weights: Weights, activation: str) -> tuple[str, list[nn.Module], Head]:
-    """The SAC, TD3 or DDPG of CleanRL. Their tanh reaches the bounds of the action space, wherever these are."""
+    """Read SAC, TD3 or DDPG of CleanRL. Their tanh always covers the whole action space, so no bounds are needed."""
     weights.drop("action_scale", "action_bias")
     numbers = sorted(
         int(match[1]) for name in weights.names("fc") if (match := re.fullmatch(r"fc(\d{1,3})\.weight", name))
@@ -109,7 +110,7 @@ def _squashed(weights: Weights, activation: str) -> tuple[str, list[nn.Module], 
     actions = mean.out_features
     if noise.weight.shape != mean.weight.shape:
         raise NoCheckpointError("fc_logstd has another shape than fc_mean")
-    # log sigma = min + (max - min) / 2 (tanh(layer) + 1), as the last layer takes it from what WithTanh adds.
+    # log sigma = min + (max - min) / 2 (tanh(layer) + 1). WithTanh computes the tanh, the last layer the rest.
     half = (_LOG_STD_MAX - _LOG_STD_MIN) / 2
     means = linear(torch.cat((mean.weight, torch.zeros(actions, actions)), 1), mean.bias)
     log_sigma = linear(
@@ -120,7 +121,7 @@ def _squashed(weights: Weights, activation: str) -> tuple[str, list[nn.Module], 
 
 
 def _statistics(weights: Weights, prefix: str) -> ObservationStatistics | None:
-    """The statistics of rsl_rl's EmpiricalNormalization; None if there are none."""
+    """Return the statistics of rsl_rl's EmpiricalNormalization, or None if there are none."""
     mean, deviation = weights.take(f"{prefix}_mean"), weights.take(f"{prefix}_std")
     count = weights.take(f"{prefix}count")
     weights.drop(f"{prefix}_var")

@@ -1,4 +1,4 @@
-"""Reads weights out of files of other trainers, also hostile and damaged ones. Nothing in them is ever run."""
+"""Reads weights from files of other trainers, even malicious or damaged ones. No code in them is ever run."""
 
 import contextlib
 import os
@@ -34,14 +34,14 @@ _STATISTICS = ("mean", "var", "epsilon", "clip_obs")
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; whatever is wrong with it becomes one message.
+    """Open a file, and convert any error while it is being read to a single message.
 
     Raises:
-        CheckpointError: it is missing, too large, damaged, or needs to be unpickled.
+        CheckpointError: the file is missing, too large, damaged, or would have to be unpickled.
     """
     try:
         with open_regular(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch wonders at pickles of other programs
+            warnings.simplefilter("ignore")  # torch warns about pickles it did not write
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                 raise NoCheckpointError(f"it has more than {_MOST_BYTES:,} bytes, more than any policy needs")
             check_size(file, LARGEST_DIRECTORY)
@@ -51,13 +51,14 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no file {path}.") from error
     except OSError as error:
-        if error.filename is None:  # a .zip cut off behind the .zip in it is read at places before its beginning
+        # A truncated .zip that contains a .zip makes the reader seek to a negative position.
+        if error.filename is None:
             raise _damaged(path, error) from error
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except NoCheckpointError as error:
         raise CheckpointError(f"{path} cannot be imported: {shortened(str(error))}.") from error
     except pickle.UnpicklingError as error:
-        with path.open("rb") as file:  # torch met something else than tensors, and no mere rubbish
+        with path.open("rb") as file:  # check whether the file has pickled objects other than tensors or is garbage
             is_pickled = "GLOBAL" in str(error) or file.read(1) == pickle.PROTO
         if not is_pickled:
             raise _damaged(path, error) from error
@@ -67,12 +68,12 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             f'  model = torch.load("{path.name}", weights_only=False)\n'
             '  torch.save(model.state_dict(), "weights.pt")'
         ) from error
-    except Exception as error:  # damaged files make the zip reader and the unpickler raise anything
+    except Exception as error:  # with damaged files, the zip reader and the unpickler may raise any exception
         raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    reason, _, _ = first_line(error).partition(". ")  # the rest is about torch's own internals
+    reason, _, _ = first_line(error).partition(". ")  # the rest is about torch's internals
     return CheckpointError(
         f"{path} cannot be read: it is damaged, or not a file of weights (.zip of Stable-Baselines3, .pt, .pth, "
         f".safetensors, .onnx). No code was run. ({reason})"
@@ -80,11 +81,11 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
 
 
 def load_safetensors(source: BinaryIO) -> dict[str, Tensor]:
-    """The tensors of a ``.safetensors`` file.
+    """Load the tensors of a ``.safetensors`` file.
 
     Raises:
-        NoCheckpointError: the library for them is not installed.
-        Exception: it is damaged; the type depends on what is wrong.
+        NoCheckpointError: the package safetensors is not installed.
+        Exception: the file is damaged. The type of the exception depends on the damage.
     """
     try:
         import safetensors.torch
@@ -97,13 +98,13 @@ def load_safetensors(source: BinaryIO) -> dict[str, Tensor]:
 
 
 class Weights:
-    """A state dict out of which layers are taken. What is left in the end is unknown.
+    """A state dict from which layers are removed one by one. Layers that remain at the end are unsupported.
 
     Args:
         content: name -> tensor.
 
     Raises:
-        NoCheckpointError: it is none, or has NaN or infinite numbers.
+        NoCheckpointError: ``content`` is not a state dict, or has NaN or infinite numbers.
     """
 
     def __init__(self, content: object) -> None:
@@ -122,32 +123,32 @@ class Weights:
         self._left: dict[str, Tensor] = {name: value.to(torch.float32) for name, value in content.items()}
 
     def names(self, prefix: str = "") -> list[str]:
-        """The names of what is left that begin so."""
+        """Return the names of the remaining tensors that start with ``prefix``."""
         return [name for name in self._left if name.startswith(prefix)]
 
     def drop(self, *prefixes: str) -> None:
-        """Leave out what acting does not need."""
+        """Remove tensors that acting does not need."""
         for name in [name for name in self._left if name.startswith(prefixes)]:
             del self._left[name]
 
     def take(self, name: str) -> Tensor | None:
-        """A tensor, None if it is not there."""
+        """Remove and return a tensor. Return None if there is no tensor with this name."""
         return self._left.pop(name, None)
 
     def linear(self, name: str) -> nn.Linear:
-        """A linear layer.
+        """Remove a linear layer's tensors, and return the layer.
 
         Raises:
-            NoCheckpointError: there is none of this name.
+            NoCheckpointError: there is no linear layer with this name.
         """
         weight, bias = self._layer(name, rank=2, kind="a linear layer")
         return linear(weight, bias)
 
     def convolution(self, name: str, kernel: int, stride: int) -> nn.Conv2d:
-        """A convolution without padding.
+        """Remove a convolution's tensors, and return the layer, which has no padding.
 
         Raises:
-            NoCheckpointError: there is none of this name and kernel.
+            NoCheckpointError: there is no convolution with this name and kernel size.
         """
         weight, bias = self._layer(name, rank=4, kind="a convolution")
         out, channels, *sides = weight.shape
@@ -172,10 +173,10 @@ class Weights:
         return weight, bias
 
     def sequence(self, prefix: str) -> list[nn.Linear]:
-        """The linear layers of an ``nn.Sequential`` with an activation between each two.
+        """Remove the tensors of an ``nn.Sequential`` that alternates linear layers and activations; return the layers.
 
         Raises:
-            NoCheckpointError: they are at other places, or are no linear layers.
+            NoCheckpointError: layers are at other positions, or are not linear.
         """
         pattern = re.compile(rf"{re.escape(prefix)}\.(\d{{1,4}})\.")
         places = sorted({int(match[1]) for name in self._left if (match := pattern.match(name))})
@@ -183,15 +184,15 @@ class Weights:
             if place != 2 * number:
                 raise NoCheckpointError(
                     f"the layers of {prefix} are at {places}; expected linear layers with an activation between "
-                    "them: 0, 2, 4, ... Others are not supported"
+                    "them: 0, 2, 4, ... Other layers are not supported"
                 )
         return [self.linear(f"{prefix}.{place}") for place in places]
 
     def finish(self) -> None:
-        """Reject what has not been taken.
+        """Check that no tensors remain.
 
         Raises:
-            NoCheckpointError: there are unknown layers.
+            NoCheckpointError: there are unsupported layers.
         """
         if self._left:
             named = ", ".join(list(self._left)[:_MOST_NAMED])
@@ -200,12 +201,12 @@ class Weights:
 
 
 def activated(layers: Iterable[nn.Linear], activation: str) -> list[nn.Module]:
-    """The layers with an activation behind each."""
+    """Return the layers with an activation after each."""
     return [part for layer in layers for part in (layer, ACTIVATIONS[activation]())]
 
 
 def how_to_save(source: str) -> str:
-    """The two lines that save the statistics of a ``VecNormalize``."""
+    """Return two lines of Python that save the statistics of a ``VecNormalize``."""
     return (
         f'  import numpy, pathlib, pickle; v = pickle.loads(pathlib.Path("{source}").read_bytes())\n'
         '  numpy.savez("stats.npz", mean=v.obs_rms.mean, var=v.obs_rms.var, count=v.obs_rms.count, '
@@ -214,10 +215,10 @@ def how_to_save(source: str) -> str:
 
 
 def read_statistics(path: Path) -> ObservationStatistics:
-    """The statistics: ``mean``, ``var``, ``epsilon``, ``clip_obs``, and ``count`` if it is there.
+    """Read normalization statistics: ``mean``, ``var``, ``epsilon``, ``clip_obs``, and optionally ``count``.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or another one.
+        CheckpointError: the file is missing, damaged, or of another kind.
     """
     with opened(path) as file:
         if not zipfile.is_zipfile(file):
@@ -235,7 +236,7 @@ def read_statistics(path: Path) -> ObservationStatistics:
         mean, variance, *single = (each.ravel() for each in found.values())
         if mean.shape != variance.shape or any(value.size != 1 for value in single):
             shapes = ", ".join(f"{name} {value.shape}" for name, value in found.items())
-            raise NoCheckpointError(f"the shapes of its arrays do not fit each other: {shapes}")
+            raise NoCheckpointError(f"the shapes of its arrays do not match: {shapes}")
         epsilon, clip, *count = (float(value[0]) for value in single)
         if not all(np.isfinite(value).all() for value in found.values()) or (variance <= -epsilon).any() or clip <= 0:
             raise NoCheckpointError("it has numbers that are not finite, or a variance or limit that is not above 0")

@@ -1,4 +1,4 @@
-"""``trajtrainer init``: a first configuration, which fits an environment or is a copy of a shipped one."""
+"""``trajtrainer init``: writes a first configuration, either for an environment or as a copy of a shipped one."""
 
 import argparse
 import itertools
@@ -20,19 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a shipped configuration to copy, such as ppo/3DBall; without NAME and --env they are listed",
+        help="a shipped configuration to copy, such as ppo/3DBall; without NAME and --env, all of them are listed",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: NAME.yaml here)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the file to write (default: NAME.yaml in this folder)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument("--editor", action="store_true", help="look at the scene in the Unity Editor instead of --env")
     flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List or copy configurations, or write one for an environment. Returns the exit code.
+    """List or copy configurations, or write one for an environment. Return the exit code.
 
     Raises:
-        SettingsError: there is no such configuration, or the file exists already.
+        SettingsError: there is no such configuration, or the file already exists.
         TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder supports.
     """
     looks = hasattr(arguments, "env") or arguments.editor
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.tools.init.init import save
 
         name = arguments.name.removeprefix(PREFIX)
-        if ":" in name:  # gym:ID, sim:NAME and so on, which are not names of configurations
+        if ":" in name:  # an environment such as gym:ID or sim:NAME, not the name of a configuration
             raise SettingsError(
                 f"There is no configuration {name}. To look at an environment, use: trajtrainer init --env={name}"
             )

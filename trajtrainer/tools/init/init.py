@@ -1,4 +1,4 @@
-"""``trajtrainer init``: writes a first configuration for an environment, from what some hundred random steps show."""
+"""``trajtrainer init``: writes a first configuration for an environment, based on a few hundred random steps."""
 
 import argparse
 import shlex
@@ -29,7 +29,10 @@ _SUFFIX = ".yaml"
 
 @dataclass(frozen=True, slots=True)
 class FirstSettings:
-    """What was found and written. Without a file it was interrupted, with that exit code."""
+    """The behaviors that were found and the file that was written.
+
+    Without a file, the command was interrupted and ``exit_code`` is that of the signal.
+    """
 
     behaviors: list[Seen]
     exchange: Exchange
@@ -43,14 +46,14 @@ def look_and_write(
     """Connect to an environment, survey it, and write a configuration for it.
 
     Args:
-        settings: of the environment.
-        given: options of the command line; those of the environment and its engine are written, too.
-        output: the file; None for one in the current folder with the name of the first behavior.
-        overwrite: a file that is there may be replaced.
+        settings: settings of the environment.
+        given: command line options; those for the environment and its engine are also written to the file.
+        output: path of the file; None for a file in the current folder, named after the first behavior.
+        overwrite: whether an existing file may be replaced.
 
     Raises:
-        SettingsError: the file exists already, or cannot be written.
-        TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder takes.
+        SettingsError: the file already exists, or cannot be written.
+        TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder supports.
     """
     if output is not None:
         check_target(output, overwrite=overwrite)
@@ -70,12 +73,12 @@ def look_and_write(
 
 
 def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse.Namespace, output: Path) -> str:
-    """The YAML of a configuration.
+    """Return the YAML text of a configuration.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes.
+        UnsupportedError: no encoder supports a sensor.
     """
-    # Section -> the given options that belong to it.
+    # Section -> the command line options that set its keys.
     others: dict[str, dict[str, Any]] = {"env_settings": {}, "engine_settings": {}}
     for flag in FLAGS:
         section, _, key = flag.path.partition(".")
@@ -83,7 +86,7 @@ def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse
             others[section][key] = True if flag.kind is ValueKind.SWITCH else getattr(given, flag.name)
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
-        f"Settings to begin with for {where}, from its agents (trajtrainer init; docs/train/first-settings.md).",
+        f"Settings to start with for {where}, based on its agents (trajtrainer init; docs/train/first-settings.md).",
         "",
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",
@@ -94,19 +97,19 @@ def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse
     ]
     about = {seen.name: "; ".join(described(seen)) for seen in behaviors}
     text = write(head, suggest(behaviors, exchange), about, others)
-    load(text, str(output))  # whatever the name of the environment, its file can be read again
+    load(text, str(output))  # check that the file can be read again, whatever characters the environment's name has
     return text
 
 
 def paced(behaviors: Sequence[Seen], exchange: Exchange) -> str:
-    """How fast the environment is, in words."""
+    """Describe how fast the environment is."""
     if not exchange.ms:
-        return "No exchange was seen, so it is not known how fast the environment is."
+        return "No exchange was measured, so the speed of the environment is unknown."
     return f"{str(exchange).capitalize()} ({counted(sum(seen.agents for seen in behaviors), 'agent')})."
 
 
 def described(seen: Seen) -> Iterator[str]:
-    """What a behavior is, in words: agents, what they see, what they do."""
+    """Yield lines that describe a behavior: its agents, their observations and their actions."""
     agents = counted(seen.agents, "agent")
     if len(seen.teams) > 1:
         agents += f" in the teams {', '.join(map(str, sorted(seen.teams)))}"
@@ -135,10 +138,10 @@ def _sensor(sensor: ObservationSpec) -> str:
 
 
 def save(output: Path, text: str, *, overwrite: bool) -> None:
-    """Write a file, whole or not at all.
+    """Write a file, completely or not at all.
 
     Raises:
-        SettingsError: it exists already, or cannot be written.
+        SettingsError: the file already exists, or cannot be written.
     """
     check_target(output, overwrite=overwrite)
     try:

@@ -1,4 +1,4 @@
-"""``trajtrainer page``: a page in the browser that shows runs, live."""
+"""``trajtrainer page``: serves a web page that shows runs live."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="?",
         metavar="RESULTS",
-        help="a results folder, also of ML-Agents, or one run: its run id or its folder (default: --results-dir)",
+        help="a results folder (ML-Agents' folders work, too), or a single run: its run id or folder (default: "
+        "--results-dir)",
     )
     add_results_dir(parser, "the folder that contains the runs (default: results)")
     parser.add_argument(
         "--host",
         default=_HOST,
-        help="the address to serve at. If other machines can reach it, the page needs a token, which is printed "
+        help="the address to listen on. If other machines can reach it, the page needs a token, which is printed "
         f"(default: {_HOST})",
     )
     parser.add_argument(
@@ -42,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         type=Path,
-        help="a file with the token that every request needs, so that it stays the same (default: a new token, which "
-        "only a --host that other machines can reach needs)",
+        help="a file with the token that every request must have, so that the token stays the same (default: a new "
+        "token if other machines can reach --host, otherwise no token)",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C.
 
     Raises:
-        UnsupportedError: the extra is not installed.
+        UnsupportedError: the extra ``page`` is not installed.
         RunFolderError: the folder is a file or cannot be read, or the port is taken.
     """
     try:
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     given = None if arguments.token_file is None else _token(arguments.token_file)
     results = arguments.results_dir
-    if arguments.results is not None:  # a run, or a folder, which may not exist yet
+    if arguments.results is not None:  # a run, or a results folder that may not exist yet
         results = look_up(arguments.results, results)
     if results.exists() and not results.is_dir():
         raise RunFolderError(
@@ -86,19 +87,19 @@ def run(arguments: argparse.Namespace) -> int:
         token = given if given or is_loopback(arguments.host) else secrets.token_urlsafe(24)
         access = Access(arguments.host, port, token)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        if arguments.host in ("0.0.0.0", "::"):  # noqa: S104  (all addresses)
+        if arguments.host in ("0.0.0.0", "::"):  # noqa: S104  (listens on all addresses)
             host = socket.gethostname()
         address = f"http://{host}:{port}/" + (f"?token={token}" if token else "")
         print(f"Runs in {results}: {address}", flush=True)
         if token and not is_loopback(arguments.host):
             print(
-                "Anyone with this address can see all runs, stop them and write notes, and it travels unencrypted. It "
-                "is safer to leave out --host and use ssh -L.",
+                "Anyone with this address can see all runs, stop them and write notes, and the connection is not "
+                "encrypted. It is safer to leave out --host and use ssh -L.",
                 flush=True,
             )
         if arguments.open:
             webbrowser.open(address)
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has closed everything
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn re-raises it after a clean shutdown
             make_server(viewer, access).run(sockets=[listener])
     return 0
 

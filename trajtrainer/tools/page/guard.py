@@ -1,18 +1,18 @@
-"""Who may see the page, and what a stranger's connection may cost.
+"""Controls who may access the page, and limits the resources that unauthenticated connections can use.
 
 ``Guard`` checks every request and adds headers to every response:
 
-- The ``Host`` header must be a name of this machine, so that no site can reach the page by resolving its own name to
+- The ``Host`` header must be a name of this machine, so that no website can reach the page by resolving its own name to
   this address (DNS rebinding).
-- If the server can be reached from other machines, every request needs the token, in a cookie that no script can read
-  or as ``Bearer``.
-- A request that changes something needs a header that only our own page can send (CSRF), also on this machine.
-- A limited number of requests is answered at once.
+- If the server can be reached from other machines, every request needs the token, either in a cookie that scripts
+  cannot read or as ``Bearer``.
+- A request that changes something needs a header that only this page can send (against CSRF), even on this machine.
+- The number of requests that are processed at the same time is limited.
 
-``Connection`` limits what comes before that. Uvicorn has one limit for all connections, and no deadline for a request:
-with its ``limit_concurrency``, some hundred connections from anywhere on the network that send nothing would lock out
-the owner of the page. Here, only connections that have not sent a whole request yet are limited. They have a deadline,
-however slowly they send, and it is never the newest that is dropped.
+``Connection`` limits connections before they have sent a request. Uvicorn has a single limit for all connections, and
+no deadline for a request. With its ``limit_concurrency``, a few hundred idle connections from anywhere on the network
+would lock out the owner of the page. Here, only connections that have not yet sent a complete request are limited. They
+have a fixed deadline, however slowly they send, and the newest connection is never the one that is dropped.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-# The connection of a stranger is not kept open for further requests.
+# Connections without a valid token are not kept open for further requests.
 _CLOSE = {"Connection": "close"}
-_MAX_REQUESTS = 100  # at once
+_MAX_REQUESTS = 100  # that are processed at the same time
 CSRF_HEADER = "X-Trajtrainer-Page"
 REQUEST_S = 10.0
 """A request's headers must be complete within this time."""
 STALLED_S = 60.0
-"""A response may wait this long for its reader."""
+"""How long a response may wait for a client that does not read it."""
 _MAX_WAITING = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may do what.
+    """The secrets and the address that decide which requests are allowed.
 
     Attributes:
-        host: the address of the server.
-        port: its port.
-        token: every request needs it; None if only this machine can reach the server.
-        csrf: every request that changes something needs it.
+        host: the address that the server listens on.
+        port: the server's port.
+        token: the token that every request needs; None if only this machine can reach the server.
+        csrf: the secret that every request needs if it changes something.
     """
 
     host: str
@@ -79,11 +79,11 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie with the token. Cookies belong to a machine, so the port is part of the name."""
+        """Name of the cookie with the token. It includes the port, because servers on all ports share cookies."""
         return f"trajtrainer_page_{self.port}"
 
     def knows_host(self, header: str) -> bool:
-        """Whether a ``Host`` header means this machine."""
+        """Return whether a ``Host`` header names this machine."""
         try:
             name = urlsplit(f"//{header}").hostname or ""
         except ValueError:
@@ -94,17 +94,17 @@ class Access:
             return False
         with contextlib.suppress(ValueError):
             ipaddress.ip_address(name)
-            return True  # no site can resolve an address to another one, and the token is needed as well
+            return True  # rebinding needs a name, not an address, and the token is required as well
         return name in (socket.gethostname().lower(), f"{socket.gethostname().lower()}.local")
 
     def has_token(self, given: str | None) -> bool:
-        """Whether this is the token, or none is needed."""
+        """Return whether the given token is correct, or no token is needed."""
         return self.token is None or (
             given is not None and secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
         )
 
     def may_change(self, headers: Headers) -> bool:
-        """Whether a request comes from our own page, so that it may change something."""
+        """Return whether a request comes from this server's page, so that it may change something."""
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return False
         origin = headers.get("origin")
@@ -114,7 +114,7 @@ class Access:
 
 
 class Guard:
-    """Middleware that lets through what ``access`` allows."""
+    """Middleware that only lets through requests that ``access`` allows."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -122,7 +122,7 @@ class Guard:
         self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # the server has no other kind
+        if scope["type"] != "http":  # the server has no websockets and no lifespan events
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -130,7 +130,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                # So an update of the package shows at once; what runs contain stays nowhere.
+                # Browsers revalidate the page, so that an update of the package takes effect at once. They never store
+                # data of runs.
                 headers.setdefault("Cache-Control", "no-store" if scope["path"].startswith("/api/") else "no-cache")
             await send(message)
 
@@ -145,7 +146,7 @@ class Guard:
             self._requests -= 1
 
     def _refusal(self, headers: Headers, query: QueryParams, scope: Scope) -> Response | None:
-        """The response to a request that is refused or redirected; None lets it through."""
+        """Return the response to a request that is refused or redirected, or None if it may pass."""
         access = self._access
         if not access.knows_host(headers.get("host", "")):
             text = "This server does not have that name. Open the address that 'trajtrainer page' printed.\n"
@@ -160,19 +161,19 @@ class Guard:
                 return JSONResponse({"error": "This request did not come from the page."}, 403)
             return None
         if scope["path"] == "/" and access.token is not None and access.has_token(query.get("token")):
-            answer = RedirectResponse(".", 303)  # so that the address bar does not show the token
-            # "lax" also lets in someone who follows a link in an email.
+            answer = RedirectResponse(".", 303)  # removes the token from the address bar
+            # "lax" also sends the cookie when someone follows a link, for example in an email.
             answer.set_cookie(access.cookie, access.token, _WEEK_S, httponly=True, samesite="lax")
             return answer
         return PlainTextResponse(
-            "This page needs a token. Open the address with 'token=' in it that 'trajtrainer page' printed.\n",
+            "This page needs a token. Open the address with 'token=' that 'trajtrainer page' printed.\n",
             401,
             {"WWW-Authenticate": "Bearer", **_CLOSE},
         )
 
 
 class Connection(H11Protocol):
-    """One connection, of a browser or of anything else."""
+    """A connection, with deadlines and a limit for connections that have not sent a request yet."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -183,18 +184,18 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_request()
-        # A connection without a cycle has not sent a whole request yet.
+        # A connection without a cycle has not sent a complete request yet.
         waiting = [each for each in self.connections if isinstance(each, Connection) and each.cycle is None]
         if len(waiting) > _MAX_WAITING:
-            # Drop the oldest one of the address that has the most.
+            # Drop the oldest connection of the address with the most connections.
             crowd = Counter(each._host for each in waiting)
             oldest = min(waiting, key=lambda each: (-crowd[each._host], each._since))
             oldest.transport.abort()
-            self.connections.discard(oldest)  # at once, because the loop reports the loss only in its next round
+            self.connections.discard(oldest)  # not left to connection_lost, which only runs in the loop's next round
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # A part of a request does not move the deadline.
+        # Receiving part of a request does not extend the deadline.
         if self.conn.their_state is h11.IDLE:
             self._await_request()
         else:

@@ -1,4 +1,4 @@
-"""The runs of a results folder as plain data for the page, whatever state their files are in."""
+"""Converts the runs of a results folder to plain data for the page, whatever state their files are in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trajtrainer.tools.time_spent import all_sessions, blocks, by_kind, num_sess
 
 REWARD = "Environment/Cumulative Reward"
 ELO = "Self-play/ELO"
-# Charts of the run's own tab.
+# Charts in the view of a single run.
 _SHOWN = (REWARD, ELO, "Perf/CPU", "Perf/Memory", "Perf/GPU", "Perf/GPU Memory")
 _MAX_RUNS = 2000
 _MAX_FOLDERS = 5_000
@@ -32,9 +32,9 @@ _MAX_FILES = 2000
 _MAX_SETTINGS = 5000
 _MAX_BLOCKS = 300
 _LONGEST_TEXT = 500
-# A run of ML-Agents has no lock: one that wrote less than this ago is active.
+# ML-Agents' runs have no lock. They count as active if they wrote something within this time.
 _FRESH_S = 90.0
-# The search for runs takes at most 1/20 of the time, however large the folder is.
+# Searching for runs takes at most 1/20 of the time, however large the folder is.
 _SEARCH_S = 1.0
 _PAUSE_PER_COST = 20
 _NAMES_S = 0.5
@@ -50,10 +50,10 @@ class RunView:
         self._names_due_s = 0.0
 
     def stop(self) -> None:
-        """Ask the process that trains the run to save everything and end.
+        """Ask the process that trains the run to save everything and exit.
 
         Raises:
-            RunFolderError: no process of this machine does, or the folder cannot be written.
+            RunFolderError: no process on this machine trains the run, or the folder cannot be written.
         """
         run_id, holder = self.saved.run_id, self.saved.holder()
         if holder is None:
@@ -73,18 +73,16 @@ class RunView:
 
         Args:
             changes: attribute of ``RunNotes`` -> new value.
-            seen: the text that the change replaces; None if the text stays.
+            seen: the text that the user saw before the change; None if the text does not change.
 
         Raises:
-            RunFolderError: the file cannot be written, or another process does not finish writing it.
-            ValueError: a value is not allowed, or someone else has changed the text in the meantime.
+            RunFolderError: the file cannot be written, or another process is writing it and does not finish.
+            ValueError: a value is not allowed, or someone else has changed the text since the user saw it.
         """
 
         def change(notes: RunNotes) -> RunNotes:
             if seen is not None and seen != notes.text:
-                raise ValueError(
-                    "Someone else has changed the note in the meantime. Copy your text, and load the page again."
-                )
+                raise ValueError("Someone else has changed this note. Copy your text, and reload the page.")
             return notes.changed(changes)
 
         try:
@@ -100,11 +98,10 @@ class RunView:
             ) from error
 
     def state(self) -> dict[str, Any]:
-        """Whether the run is training, or how it ended.
+        """Return whether the run is training, or how it ended.
 
         ``state`` is "running", "stopping", "killed", "failed", "finished", "pruned" (by a search), "stopped",
-        "active" (ML-Agents) or "ended";
-        ``message`` adds to it.
+        "active" (ML-Agents) or "ended". ``message`` has details.
         """
         saved = self.saved
         holder, sections = saved.holder(), saved.sections
@@ -117,7 +114,7 @@ class RunView:
             message = "" if holder.is_here else "on another machine"
         elif saved.log.ended_by is not None:
             name, message = "failed", saved.log.ended_by
-        # A lock that no process holds is left from one that was killed, unless it had saved everything before.
+        # If no process holds the lock file, its process was killed, unless it saved everything after creating the file.
         elif lock is not None and max(last_saved, default=0.0) < lock.changed:
             name, message = "killed", "The process ended without saving. Continue with --resume."
         elif (
@@ -135,12 +132,15 @@ class RunView:
         return {"state": name, "message": message, "can_stop": name == "running" and not message}
 
     def search(self) -> str | None:
-        """The folder of the search that made the run; None if none did, or if its folder is the one that is shown."""
+        """Return the folder of the search that created the run, or None.
+
+        It is also None if the page shows the search's own folder.
+        """
         above = self.saved.parts[:-1]
         return "/".join(above) if above and self.saved.folder.entry((*above, JOURNAL)) is not None else None
 
     def summary(self) -> dict[str, Any]:
-        """What the list of runs shows."""
+        """Return the data for the list of runs."""
         notes = self.saved.notes
         return {
             "id": self.saved.run_id,
@@ -155,13 +155,13 @@ class RunView:
         }
 
     def unreadable(self) -> dict[str, Any]:
-        """What the list shows of a run whose ``summary`` fails."""
-        message = "This run cannot be read. The terminal of the page says why."
+        """Return the data for the list of runs if ``summary`` fails."""
+        message = "This run cannot be read. The terminal where the page was started shows why."
         state = {"id": self.saved.run_id, "search": None, "state": "unreadable", "message": message, "can_stop": False}
         return state | {"note": "", "labels": (), "archived": False, "took": 0.0, "updated": 0.0, "behaviors": []}
 
     def samples(self, summary: Mapping[str, Any]) -> list[MetricSample]:
-        """The metrics of the run and its behaviors. ``summary``: a recent one."""
+        """Return the metrics of the run and its behaviors, based on a recent ``summary``."""
         labels = {"run": self.saved.run_id}
         found = [
             MetricSample("run_state", 1, {**labels, "state": summary["state"]}),
@@ -180,7 +180,7 @@ class RunView:
         return found
 
     def details(self) -> dict[str, Any]:
-        """Everything but the curves."""
+        """Return everything about the run except its curves."""
         timers, curves, metadata = self.saved.timers, self.saved.curves, self.saved.metadata
         settings = self.saved.configuration.flat
         began = _positive(metadata.get("start_time_seconds"))
@@ -191,8 +191,8 @@ class RunView:
             [block.name, block.depth, block.seconds, block.count, block.is_parallel]
             for _, block in zip(range(_MAX_BLOCKS), blocks(every_session), strict=False)
         ]
-        # The time of earlier sessions counts as if they had come right before this one: a process at work goes on
-        # spending time after it has written how much it was.
+        # Treat earlier sessions as if they had ended right before this one started. The duration in the file cannot be
+        # shown, because the run keeps running after it last wrote timers.json.
         since = None if began is None else began - (seconds_of(every_session) - seconds_of(timers))
         return {
             **self.summary(),
@@ -236,7 +236,7 @@ class RunView:
         }
 
     def files(self) -> list[dict[str, Any]]:
-        """The files that can be downloaded."""
+        """Return the files that can be downloaded."""
         found: list[dict[str, Any]] = []
         folder, parts = self.saved.folder, self.saved.parts
         places: list[Parts] = [(), *((each.name,) for each in folder.folders(parts))]
@@ -257,28 +257,28 @@ class RunView:
         return found[:_MAX_FILES]
 
     def version(self) -> tuple[Any, ...]:
-        """A value that changes with ``details``, and is quick to find out."""
+        """Return a value that changes whenever ``details`` does, but is faster to compute."""
         saved = self.saved
         logs = tuple((each.name, each.size, each.changed) for each in saved.folder.list((*saved.parts, LOGS)))
         return saved.curves.version, logs, saved.notes, saved.holder(), round(saved.curves.share_read, 2)
 
     def tags(self) -> dict[str, list[str]]:
-        """Name of a behavior's folder -> tags of its curves."""
+        """Return the tags of the curves, by the name of the behavior's folder."""
         return {name: sorted({*each.curves, *each.histograms}) for name, each in self.saved.curves.behaviors.items()}
 
     def _updated(self) -> float:
         return self.saved.updated(self.behavior_folders())
 
     def behavior_folders(self) -> list[str]:
-        """The names of the behaviors' folders."""
-        # At most half a second old: finding them looks at all entries of all folders.
+        """Return the names of the behaviors' folders."""
+        # Cached for half a second, because finding them lists all entries of all folders.
         if time.monotonic() > self._names_due_s:
             self._names = self.saved.behavior_folders()
             self._names_due_s = time.monotonic() + _NAMES_S
         return self._names
 
     def _behavior(self, name: str) -> dict[str, Any]:
-        """How far a behavior is, by its curves and the other files."""
+        """Return a behavior's progress, according to its curves and the other files."""
         behavior = behavior_of(name)
         section = self.saved.sections.get(behavior, {})
         curves = self.saved.curves.behaviors.get(name)
@@ -288,7 +288,7 @@ class RunView:
         checkpoints = section.get("checkpoints")
         records = [*(checkpoints if isinstance(checkpoints, list) else []), section.get("final_checkpoint")]
         checkpoint: dict[str, Any] = next((each for each in reversed(records) if isinstance(each, dict)), {})
-        # A run that ends has no last summary, but it has a last checkpoint.
+        # At the end of a run, the last steps are not in any summary, but in the last checkpoint.
         steps += [each for each in (_count(gauges.get("Step")), _count(checkpoint.get("steps"))) if each is not None]
         reward, elo = (known[tag].last if tag in known else None for tag in (REWARD, ELO))
         rewards = (
@@ -314,19 +314,19 @@ class Runs:
 
     Attributes:
         folder: the results folder, which may not exist yet.
-        only: the run to show, where the folder given was that of a run; None for all.
-        known: run id -> run, of those found by the last search.
+        only: the only run to show, if the given folder is that of a run; None to show all runs.
+        known: run id -> run, as found by the last search.
     """
 
     def __init__(self, folder: ContainedFolder) -> None:
-        """Search for nothing yet."""
+        """Store the folder. ``find`` makes the first search."""
         self.folder = folder
         self.only: str | None = None
         self.known: dict[str, RunView] = {}
         self._due_s = 0.0
 
     def find(self) -> dict[str, RunView]:
-        """Run id -> run, at most about a second old."""
+        """Return the runs by run id. The result is about a second old at most, or more in a large folder."""
         begin_s = time.monotonic()
         if begin_s < self._due_s:
             return self.known
@@ -361,7 +361,7 @@ def _count(value: object) -> int | None:
 
 
 def _positive(value: object) -> float | None:
-    """A number of seconds, which ML-Agents writes as text."""
+    """Return a positive number of seconds, or None. ML-Agents writes such numbers as text."""
     try:
         number = finite_or_none(float(value) if isinstance(value, str) else value)
     except ValueError:
@@ -370,7 +370,7 @@ def _positive(value: object) -> float | None:
 
 
 def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """These entries of a record, as far as JSON can hold them."""
+    """Return these entries of a record, if it is one, in a form that JSON can represent."""
     if not isinstance(value, dict):
         return None
     found = {key: value[key] for key in keys if key in value}
@@ -378,7 +378,7 @@ def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def shortened(value: object) -> str:
-    """A text for the page, however long the original is."""
+    """Return the value as text for the page, cut off if it is too long."""
     text = str(value)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 

@@ -1,4 +1,4 @@
-"""The page's server: static files, and runs as JSON, server-sent events and downloads."""
+"""The page's server: static files, and data of runs as JSON, server-sent events and downloads."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _RANGE = re.compile(r"bytes=(?=-?\d)(\d{0,18})-(\d{0,18})")
 
 
 class Api:
-    """The responses below ``/api``.
+    """The endpoints below ``/api``.
 
     Args:
-        viewer: of the runs.
-        access: who may do what.
-        is_ending: whether the server is about to end, so streams must.
+        viewer: provides the data of the runs.
+        access: see ``Access``; the page receives its CSRF secret.
+        is_ending: returns whether the server is shutting down, so that streams must end.
     """
 
     def __init__(self, viewer: Viewer, access: Access, is_ending: Callable[[], bool]) -> None:
@@ -57,12 +57,12 @@ class Api:
         self._access = access
         self._is_ending = is_ending
         self._streams = 0
-        # Only one stream at a time looks for changes, so that they leave the other threads to requests.
+        # Only one stream at a time looks for changes, so that streams do not occupy the threads that requests need.
         self._one_at_a_time: anyio.CapacityLimiter | None = None
 
     @property
     def routes(self) -> list[Route]:
-        """The addresses below ``api/``."""
+        """The routes below ``/api``."""
         viewer = self._viewer
         answers: dict[str, Callable[[QueryParams], Any]] = {
             "/session": self._session,
@@ -91,7 +91,7 @@ class Api:
         ]
 
     def _session(self, _query: QueryParams) -> dict[str, Any]:
-        """What the page needs first. Other sites' pages cannot read it."""
+        """Return what the page needs first. The browser does not let pages of other sites read it."""
         viewer = self._viewer
         return {
             "version": __version__,
@@ -104,7 +104,7 @@ class Api:
         }
 
     def _series(self, query: QueryParams) -> dict[str, Any]:
-        """A statistic over some runs; with ``seeds=together``, one line for those that differ only in their seed."""
+        """Return a statistic of several runs. With ``seeds=together``, there is one line per group of seeds."""
         series = self._viewer.series_over_seeds if query.get("seeds") == "together" else self._viewer.series
         return series(
             query.getlist("run"),
@@ -116,14 +116,14 @@ class Api:
         )
 
     def file(self, request: Request) -> Response:
-        """A file of a run, as a download."""
+        """Return a file of a run as a download."""
         parts = self._file(request)
         name = quote(parts[-1], safe="")
         headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
         return self._content(request, parts, "application/octet-stream", headers)
 
     def film(self, request: Request) -> Response:
-        """A film, to be played in the page."""
+        """Return a video to play in the page."""
         parts = self._file(request)
         kind = _FILMS.get(os.path.splitext(parts[-1])[1].lower())
         if kind is None:
@@ -135,7 +135,7 @@ class Api:
         return self._viewer.file(query.get("run", ""), query.get("path", ""))
 
     def _content(self, request: Request, parts: Parts, kind: str, headers: dict[str, str]) -> Response:
-        """A file, or the part of it that the request asks for (RFC 9110, section 14)."""
+        """Return a file, or the range of it that the request asks for (RFC 9110, section 14)."""
         try:
             file = self._viewer.runs.folder.open(parts)
         except OSError as error:
@@ -147,7 +147,7 @@ class Api:
         if asked and size:
             if asked[1]:
                 first, behind = int(asked[1]), min(size, int(asked[2]) + 1) if asked[2] else size
-            else:  # the last ones
+            else:  # a suffix range: the last bytes of the file
                 first = max(0, size - int(asked[2]))
             if first >= behind:
                 file.close()
@@ -159,9 +159,9 @@ class Api:
         return _ClosingResponse(_pieces(file, behind - first), file.close, kind, headers, status)
 
     async def notes(self, request: Request) -> Response:
-        """Change the notes about a run. The body is an object with their new attributes.
+        """Change the notes about a run. The body is a JSON object with the new attributes.
 
-        With ``text`` comes ``seen``, the text that it replaces: someone else may have changed it.
+        A new ``text`` needs ``seen``, the text that it replaces, because someone else may have changed the text.
         """
         body = b""
         async for piece in request.stream():
@@ -182,12 +182,12 @@ class Api:
         return _json({})
 
     def stop(self, request: Request) -> Response:
-        """Ask a run to save everything and end."""
+        """Ask a run to save everything and exit."""
         self._viewer.stop(request.query_params.get("run", ""))
         return _json({})
 
     async def stream(self, request: Request) -> Response:
-        """Events, as long as the browser listens: the list of runs, and which runs have something new."""
+        """Send events for as long as the browser listens: the list of runs, and the ids of runs that have changed."""
         if self._streams >= _MOST_STREAMS:
             return _json({"error": "Too many pages are open. Close one of them."}, 503)
         self._streams += 1
@@ -212,7 +212,7 @@ class Api:
             runs = await look(self._viewer.summaries)
             changed = [run_id for run_id in watched if found.get(run_id) != versions.get(run_id)]
             versions = found
-            if runs is not listed:  # the list was renewed
+            if runs is not listed:  # the list was refreshed
                 listed = runs
                 text = json.dumps(runs)
                 if text != shown:
@@ -228,7 +228,7 @@ class Api:
 
 
 class _ClosingResponse(StreamingResponse):
-    """Calls ``close`` at its end, also if its reader disconnects before that."""
+    """A streaming response that calls ``close`` at its end, even if the client disconnects early."""
 
     def __init__(
         self, content: Any, close: Callable[[], object], media_type: str, headers: Mapping[str, str], status: int = 200
@@ -244,7 +244,7 @@ class _ClosingResponse(StreamingResponse):
 
 
 def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lambda: False) -> Starlette:
-    """Put API, metrics, static files and guard together. See ``Api`` for the arguments."""
+    """Create the app with API, metrics, static files and guard. See ``Api`` for the arguments."""
 
     def metrics(_request: Request) -> Response:
         return Response(viewer.metrics(), headers={"Content-Type": CONTENT_TYPE})
@@ -264,7 +264,7 @@ def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lam
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 takes a free port.
+    """Open a listening socket. Port 0 means any free port.
 
     Raises:
         RunFolderError: the port is taken, or this machine has no such address.
@@ -281,7 +281,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def make_server(viewer: Viewer, access: Access) -> uvicorn.Server:
-    """Make the server. Its ``run`` takes the socket of ``bind`` and returns after SIGINT or SIGTERM."""
+    """Create the server. Its ``run`` takes the socket from ``bind`` and returns after SIGINT or SIGTERM."""
     config = uvicorn.Config(
         make_app(viewer, access, lambda: server.should_exit),
         log_level="critical",
@@ -314,7 +314,7 @@ def _number(text: str | None, default: float) -> float:
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield what the file had when it was opened: the length in the header must stay true while it grows."""
+    """Yield only the next ``size`` bytes, because the length in the header must stay true if the file grows."""
     while size > 0 and (piece := file.read(min(size, _CHUNK))):
         size -= len(piece)
         yield piece

@@ -1,4 +1,4 @@
-"""The table of runs: a row for each behavior of each run, with its settings and newest statistics."""
+"""The table of runs: a row for each behavior of each run, with its settings and latest statistics."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _MAX_MEASURES = 300
 _MAX_OF_A_ROW = 2000
 _SEED = "env_settings.seed"
 _NO_MEASURES = {"Step", "IsTraining"}
-# "PolicyLoss", "Q1Loss", "GPUMemory"
+# Matches the borders between words, as in "PolicyLoss", "Q1Loss" and "GPUMemory".
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Row(NamedTuple):
-    """A behavior of a run.
+    """A row: one behavior of a run.
 
     Attributes:
-        run_id: of the run.
-        folder: the name of the behavior's folder.
-        settings: those of the run, and of the behavior without ``behaviors.NAME``: key -> value, as YAML has it.
-        measures: key of a gauge (``Losses.PolicyLoss``) -> its newest value.
+        run_id: id of the run.
+        folder: name of the behavior's folder.
+        settings: key -> value as YAML text, for the settings of the run and of the behavior (without
+            ``behaviors.NAME``).
+        measures: key of a gauge (``Losses.PolicyLoss``) -> its latest value.
     """
 
     run_id: str
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
 
 def rows_of(run: RunView) -> list[Row]:
-    """The rows of a run: one for each behavior, as in its summary."""
+    """Return the rows of a run: one for each behavior in its summary."""
     configuration = run.saved.configuration
     sections = ("behaviors", "default_settings")
     whole = {key: value for key, value in configuration.flat.items() if key.partition(".")[0] not in sections}
@@ -55,16 +56,16 @@ def rows_of(run: RunView) -> list[Row]:
 
 
 def table(rows: Sequence[Row], tags: Mapping[str, str]) -> dict[str, Any]:
-    """The table as columns. Each text occurs once in a column, because most runs share most of their settings.
+    """Return the table as columns. A column has each text only once, because most runs share most of their settings.
 
     Args:
-        rows: all of them.
-        tags: key of a gauge -> the tag that it is made of, as far as known.
+        rows: all rows.
+        tags: key of a gauge -> its tag, for those that are known.
 
     Returns:
-        ``rows``: run id and behavior's folder of each. ``settings``: key, whether it only names or places the run, the
-        texts, and for each row the position of its text or -1. ``measures``: key, title, and the number of each row or
-        None.
+        ``rows``: for each row, the run id and the behavior's folder. ``settings``: for each column, the key, whether it
+        only says where or under which name the run is, the texts, and for each row the index of its text or -1.
+        ``measures``: for each column, the key, the title, and for each row its number or None.
     """
     keys = list(islice(dict.fromkeys(key for row in rows for key in row.settings), _MAX_SETTINGS))
     settings = []
@@ -79,5 +80,5 @@ def table(rows: Sequence[Row], tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _title(key: str) -> str:
-    """A guess at the tag: spaces and slashes are lost in ``timers.json``."""
+    """Guess the tag of a gauge, because the keys in ``timers.json`` have no spaces and slashes."""
     return _WORDS.sub(" ", key.replace(".", "/", 1))

@@ -1,4 +1,4 @@
-"""What the page asks for. One request at a time reads runs; the curves of the runs last asked for stay in memory."""
+"""Answers the page's requests. Runs are read by one request at a time; curves of recently shown runs stay in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trajtrainer.tools.page.table import Row, rows_of, table
 from trajtrainer.tools.spread import aggregate, pooled_percentiles
 
 T = TypeVar("T")
-# Run id -> its columns: one, or one for each percentile of a histogram.
+# Run id -> its series: a single one, or one for each percentile of a histogram.
 Seeds = Mapping[str, Sequence[Series]]
 
 logger = logging.getLogger(__name__)
@@ -37,26 +37,26 @@ MOST_RUNS_AT_ONCE = 32
 MOST_POINTS = 4000
 _FEWEST_POINTS = 10
 _END_OF_LOG = 1 << 18
-# The list of runs is renewed this often, or less often with many runs: it takes at most 1/20 of the time.
+# How often the list of runs is refreshed. With many runs it is less often, so that it takes at most 1/20 of the time.
 _LIST_S = 2.0
 _PAUSE_PER_COST = 20
-# Curves that no stream keeps up to date are read on by requests, unless that was done less than this ago.
+# A request refreshes curves that no open stream is updating, at most this often.
 _UNWATCHED_S = 3.0
-# Metrics of a run that ended do not change any more, so they are not published for longer than this.
+# Metrics of a run that has ended no longer change, so they are only published for this long.
 _MEASURED_S = 24 * 3600.0
 _MOST_MEASURED = 500
 _AT_WORK = ("running", "stopping", "active")
 _READ_S = 0.3
-# As in a report, because the interval is that of 2,000 resamples at each step.
+# The same limit as in a report, because the interval takes 2,000 resamples at each step.
 _MOST_STEPS_OF_SEEDS = 200
 _MOST_POINTS_OF_SEED = 1000
-_MOST_SEEDS = 20  # plotted one by one
+_MOST_SEEDS = 20  # seeds that are plotted individually
 _MOST_SPREADS = 64
 _MS = 1000
 
 
 class Viewer:
-    """The runs of a folder, for several browsers at once."""
+    """Serves the runs of a folder to several browsers at once."""
 
     def __init__(self, folder: ContainedFolder) -> None:
         self.runs = Runs(folder)
@@ -67,10 +67,10 @@ class Viewer:
         self._metrics = ""
         self._spreads: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()  # the newest last
         self._read_s: dict[str, float] = {}  # run id -> when its curves were read, oldest first
-        self._unreadable: set[str] = set()  # the runs that a warning was about
+        self._unreadable: set[str] = set()  # runs for which a warning was logged
 
     def summaries(self) -> list[dict[str, Any]]:
-        """The list of runs, at most a few seconds old."""
+        """Return the list of runs, which is at most a few seconds old."""
         with self._lock:
             begin_s = time.monotonic()
             if begin_s >= self._list_due_s:
@@ -80,7 +80,10 @@ class Viewer:
             return self._list
 
     def metrics(self) -> str:
-        """The metrics of the runs that train or ended within a day, in Prometheus' text format; as old as the list."""
+        """Return the metrics of runs that are training or ended within a day, in Prometheus' text format.
+
+        They are as old as the list of runs.
+        """
         summaries = self.summaries()
         with self._lock:
             if self._measured is not summaries:
@@ -100,10 +103,10 @@ class Viewer:
             return self._metrics
 
     def look(self, run_ids: Sequence[str]) -> tuple[dict[str, tuple[Any, ...]], bool]:
-        """Read what is new in these runs, for a few tenths of a second.
+        """Read new data of these runs, for a few tenths of a second at most.
 
         Returns:
-            Run id -> a value that changes with the run, of those that exist, and whether everything was read.
+            For each run that exists, run id -> a value that changes with the run; and whether everything was read.
         """
         with self._lock:
             found = self._found(run_ids)
@@ -113,7 +116,7 @@ class Viewer:
             return {run_id: self._try(run, run.version, tuple) for run_id, run in found.items()}, all(whole)
 
     def details(self, run_id: str) -> dict[str, Any]:
-        """Everything of a run but its curves.
+        """Return everything about a run except its curves.
 
         Raises:
             RunFolderError: there is no such run.
@@ -124,7 +127,7 @@ class Viewer:
             return run.details()
 
     def tags(self, run_ids: Sequence[str]) -> dict[str, Any]:
-        """Run id -> which share was read (0 to 1) and the tags of each behavior, of those that exist."""
+        """Return the fraction that was read (0 to 1) and the tags of each behavior, by run id, for runs that exist."""
         with self._lock:
             found = self._found(run_ids)
             self._read_unwatched(found)
@@ -133,15 +136,15 @@ class Viewer:
     def series(
         self, run_ids: Sequence[str], behavior: str, tag: str, points: int, span: tuple[float, float], *, by_time: bool
     ) -> dict[str, Any]:
-        """A statistic over some runs; of a histogram, its percentiles.
+        """Return a statistic of several runs. For a histogram, the lines have its percentiles.
 
         Args:
-            run_ids: those that do not exist are left out.
-            behavior: the name of its folder.
-            tag: of the statistic.
-            points: about this many of each run.
-            span: first and last step, or with ``by_time`` second since the run's first summary.
-            by_time: what ``span`` means.
+            run_ids: the runs; those that do not exist are left out.
+            behavior: name of the behavior's folder.
+            tag: tag of the statistic.
+            points: approximate number of points per run.
+            span: first and last step, or with ``by_time``, first and last second since the run's first summary.
+            by_time: whether ``span`` is in seconds instead of steps.
         """
         most = min(max(points, _FEWEST_POINTS), MOST_POINTS)
         with self._lock:
@@ -149,7 +152,7 @@ class Viewer:
         return {run_id: _line(columns) for run_id, columns in found.items()}
 
     def table(self) -> dict[str, Any]:
-        """Settings and newest statistics of all runs, as ``live.table.table`` has them."""
+        """Return settings and latest statistics of all runs in the form of ``page.table.table``."""
         with self._lock:
             runs = self.runs.find().values()
             rows: list[Row] = [row for run in runs for row in self._try(run, partial(rows_of, run), list[Row])]
@@ -158,16 +161,16 @@ class Viewer:
         return table(rows, tags)
 
     def groups(self, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-        """Which of these runs differ only in their seed: name and run ids of each group."""
+        """Group the runs that differ only in their seed. Return name and run ids of each group."""
         with self._lock:
             return [{"name": name, "runs": list(runs)} for name, runs in self._grouped(self._found(run_ids))]
 
     def series_over_seeds(
         self, run_ids: Sequence[str], behavior: str, tag: str, points: int, span: tuple[float, float], *, by_time: bool
     ) -> dict[str, Any]:
-        """A statistic as ``series`` has it, but one line for runs that differ only in their seed.
+        """Return a statistic like ``series``, but with one line for all runs that differ only in their seed.
 
-        The line has the run id of the first run. A histogram is the distribution over all seeds.
+        The line has the run id of the first run. A histogram shows the distribution over all seeds.
         """
         with self._lock:
             found = self._parts(run_ids, behavior, tag, _MOST_POINTS_OF_SEED, span, by_time=by_time)
@@ -176,7 +179,7 @@ class Viewer:
         lines = {}
         for name, group in groups:
             known = {run_id: found[run_id] for run_id in group if run_id in found and len(found[run_id][0].steps)}
-            # Where the tag is a histogram in some runs only, the others count.
+            # If the tag is a histogram in only some of the runs, the other runs are used.
             seeds = {run_id: columns for run_id, columns in known.items() if len(columns) == 1} or known
             if seeds:
                 along = {run_id: [_over_time(each) for each in columns] for run_id, columns in seeds.items()}
@@ -186,7 +189,7 @@ class Viewer:
     def _parts(
         self, run_ids: Sequence[str], behavior: str, tag: str, most: int, span: tuple[float, float], *, by_time: bool
     ) -> dict[str, list[Series]]:
-        """Run id -> its columns in this span, of the runs that have the tag."""
+        """Return the series in this span by run id, for the runs that have the tag."""
         runs = self._found(run_ids)
         self._read_unwatched(runs)
         found = {}
@@ -198,7 +201,7 @@ class Viewer:
         return {run_id: columns for run_id, columns in found.items() if columns}
 
     def _spread(self, name: str, seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
-        """The line of a group. It takes a while, so the newest ones are kept, and the lock is not held."""
+        """Return the line of a group. This takes a while, so recent lines are cached and the lock is not held."""
         digest = hashlib.blake2b(digest_size=16)
         for each in chain.from_iterable(seeds.values()):
             digest.update(each.steps.tobytes() + each.values.tobytes())
@@ -216,7 +219,7 @@ class Viewer:
         return found
 
     def log(self, run_id: str, name: str) -> dict[str, Any]:
-        """The end of one of the files in ``run_logs``.
+        """Return the end of a log file in ``run_logs``.
 
         Raises:
             RunFolderError: there is no such run or file.
@@ -227,12 +230,12 @@ class Viewer:
         if entry is None or content is None:
             raise RunFolderError(f"The run {run_id} has no log {name!r}.")
         is_cut = entry.size > len(content)
-        if is_cut:  # within a line
+        if is_cut:  # probably in the middle of a line
             content = content.partition(b"\n")[2]
         return {"text": content.decode("utf-8", "replace"), "size": entry.size, "is_cut": is_cut}
 
     def file(self, run_id: str, path: str) -> Parts:
-        """Where a file is that is to be downloaded.
+        """Return the location of a file to download.
 
         Raises:
             RunFolderError: there is no such run or file.
@@ -244,28 +247,28 @@ class Viewer:
             return (*run.saved.parts, *path.split("/"))
 
     def stop(self, run_id: str) -> None:
-        """Ask a run to save everything and end.
+        """Ask a run to save everything and exit.
 
         Raises:
-            RunFolderError: there is no such run, or it does not run on this machine.
+            RunFolderError: there is no such run, it is not running on this machine, or its folder cannot be written.
         """
         with self._lock:
             self._run(run_id).stop()
             self._list_due_s = 0.0
 
     def annotate(self, run_id: str, changes: Mapping[str, Any], seen: str | None) -> None:
-        """Change the notes about a run, as ``RunView.annotate``.
+        """Change the notes about a run, see ``RunView.annotate``.
 
         Raises:
             RunFolderError: there is no such run, or its notes cannot be written.
-            ValueError: a value is not allowed, or someone else has changed the text in the meantime.
+            ValueError: a value is not allowed, or someone else has changed the text since the user saw it.
         """
         with self._lock:
             self._run(run_id).annotate(changes, seen)
             self._list_due_s = 0.0
 
     def _try(self, run: RunView, read: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """Read from one run of several: whatever its files do to us, the others are shown."""
+        """Read from one of several runs. Whatever error its files cause, the other runs are still shown."""
         try:
             return read()
         except Exception:
@@ -298,7 +301,7 @@ class Viewer:
                 self._try(run, partial(self._read, run, _READ_S / len(runs)), lambda: True)
 
     def _read(self, run: RunView, seconds: float) -> bool:
-        """Read on in the run's event files, and drop the curves that were not asked for the longest."""
+        """Read new data from the run's event files, and drop the curves of the least recently requested runs."""
         is_whole = run.saved.curves.read_on(seconds)
         self._read_s.pop(run.saved.run_id, None)
         self._read_s[run.saved.run_id] = time.monotonic()
@@ -311,29 +314,29 @@ class Viewer:
 
 
 def _settings_of(run: RunView) -> tuple[Mapping[str, Any], list[str]]:
-    """The settings and behaviors of a run, by which runs are grouped."""
+    """Return the settings and behaviors that decide to which group a run belongs."""
     return run.saved.configuration.flat, run.behavior_folders()
 
 
 def _part(curves: BehaviorCurves, tag: str, most: int, span: tuple[float, float], *, by_time: bool) -> list[Series]:
-    """A statistic in a span, with times in seconds since the first summary; empty without it."""
+    """Return a statistic in a span, with times in seconds since the first summary; empty if it does not exist."""
     began = curves.began or 0.0
     begin, end = (each + began for each in span) if by_time else span
     some = [curves.curves[tag]] if tag in curves.curves else curves.histograms.get(tag, [])
     found = [curve.series(most, begin, end, by_time=by_time) for curve in some]
-    # The clock of a run may have been set back.
+    # The machine's clock may have been set back during the run.
     return [replace(each, times=np.maximum.accumulate(each.times) - began) for each in found]
 
 
 def _over_time(series: Series) -> Series:
-    """The same with milliseconds as its steps."""
+    """Return the series with milliseconds instead of steps."""
     times = np.round(series.times * _MS).astype(np.int64)
     last = np.append(np.diff(times) > 0, True)
     return Series(times[last], series.values[last], series.low[last], series.high[last], series.times[last])
 
 
 def _line(columns: Sequence[Series]) -> dict[str, Any]:
-    """A statistic of one run as the page draws it."""
+    """Convert a statistic of one run to the form that the page draws."""
     first, last = columns[0], columns[-1]
     line: dict[str, Any] = {"steps": first.steps.tolist(), "times": np.round(first.times, 1).tolist()}
     if len(columns) == 1 and (first.low == first.high).all():
@@ -343,7 +346,7 @@ def _line(columns: Sequence[Series]) -> dict[str, Any]:
 
 
 def _over_seeds(seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
-    """The line of a group, as a report plots it: the mean over its seeds, their interval, and each seed."""
+    """Return the line of a group, as in a report: the mean over the seeds, the interval, and the individual seeds."""
 
     def along(steps: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, list[float]]:
         found: list[float] = (steps / _MS if by_time else steps).tolist()
@@ -365,11 +368,11 @@ def _over_seeds(seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
 
 
 def _bands(percentiles: Sequence[list[float]]) -> dict[str, Any]:
-    """A histogram as a line, the median, in its bands. ``percentiles``: at ``LEVELS``."""
+    """Convert a histogram's percentiles at ``LEVELS`` to a line (the median) and bands around it."""
     low, p5, p25, median, p75, p95, high = percentiles
     return {"mean": median, "bands": [[p5, p95], [p25, p75]], "low": low, "high": high}
 
 
 def _short(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-    """Numbers with as many digits as their files have (float32)."""
+    """Round numbers to the precision that they have in the event files (float32)."""
     return [float(f"{value:.7g}") for value in values.tolist()]

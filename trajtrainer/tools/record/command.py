@@ -1,4 +1,4 @@
-"""``trajtrainer record``: records what a policy does in an environment (``.demo``)."""
+"""``trajtrainer record``: records a policy's episodes in an environment (``.demo`` or ``.npz``)."""
 
 import argparse
 from pathlib import Path
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Record, print a summary, and return the exit code.
 
     Raises:
-        TrajtrainerError: a policy or the environment does not exist or does not fit, or the environment failed.
+        TrajtrainerError: a policy or the environment does not exist, they do not match, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.policies.play.models import SCRIPTED

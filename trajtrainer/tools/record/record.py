@@ -1,4 +1,4 @@
-"""``trajtrainer record``: plays with a policy and writes what it did, or what an expert would have done."""
+"""``trajtrainer record``: plays with a policy and records its actions, or those of an expert in the same states."""
 
 import logging
 from collections.abc import Mapping
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """What is to be recorded.
+    """The command line options of a recording.
 
     Attributes:
-        policy: that acts: ``random``, ``heuristic``, or a model as for ``find_models``.
-        expert: whose decisions are recorded, likewise; None for those of ``policy``.
-        episodes: of the behavior and each team.
-        length: the most steps of each episode that are written; None for all.
-        behavior: name; None where the environment has only one.
-        output: the file.
+        policy: the policy that acts: ``random``, ``heuristic``, or a model (see ``find_models``).
+        expert: the policy whose decisions are recorded, in the same form; None to record those of ``policy``.
+        episodes: number of episodes of the behavior and each team.
+        length: maximum number of steps to write per episode; None for all steps.
+        behavior: name of the behavior to record; None if the environment has only one.
+        output: path of the file to write.
     """
 
     policy: str
@@ -46,22 +46,22 @@ class RecordOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordingOutcome:
-    """A recording that is over; ``exit_code`` is 0, or 1 or that of a signal if it ended early."""
+    """A finished recording. ``exit_code`` is 0; if the recording ended early, it is 1 or that of a signal."""
 
     summary: Summary
     exit_code: int
 
 
 def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOutcome:
-    """Record episodes.
+    """Record episodes, and write them to a file.
 
     Args:
-        wanted: what, and where to.
-        settings: of the environment, the device, the seed and the folder of runs.
+        wanted: what to record, and the file to write.
+        settings: settings of the environment, the device, the seed and the results folder.
 
     Raises:
-        TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
-            before any episode was over.
+        TrajtrainerError: a policy, a file or the environment does not exist or does not match the others, or the
+            environment failed before any episode was over.
     """
     settings = acting.for_inference(settings)
     results = Path(settings.checkpoint_settings.results_dir)
@@ -112,11 +112,11 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
 
 
 class _Role:
-    """The policies of one word for all behaviors.
+    """The policies for all behaviors that one command line argument stands for.
 
     Attributes:
-        models: the one that plays; none if it is scripted.
-        parameters: of the environment, with which the run of that name trained.
+        models: a list with the one model, trained or scripted.
+        parameters: environment parameters that the model's run was trained with.
     """
 
     def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
@@ -132,7 +132,7 @@ class _Role:
 
 
 class _Chosen:
-    """The behavior that is recorded."""
+    """The behavior to record."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -140,7 +140,7 @@ class _Chosen:
         self._seen: dict[str, None] = {}
 
     def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        """Raise a ``SettingsError`` if it is not clear which one is recorded."""
+        """Choose among the announced behaviors. Raise ``SettingsError`` if several exist and the user named none."""
         self._seen |= dict.fromkeys(BehaviorId.parse(behavior_id).name for behavior_id in specs)
         if self._wanted is None:
             if len(self._seen) > 1:

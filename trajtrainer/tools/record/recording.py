@@ -1,7 +1,7 @@
-"""Records what a policy does, or what an expert would have done in its place, as trajectories.
+"""Records a policy's actions, or those of an expert in the same states, as trajectories.
 
-The episodes are those that an evaluation counts (docs/measure/evaluation.md#which-episodes-count): the first ones that
-begin in each copy of the environment.
+The episodes are the same as in an evaluation (docs/measure/evaluation.md#which-episodes-count): the first ones that
+start in each copy of the environment.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Whole episodes of one behavior.
+    """Complete episodes of one behavior.
 
     Attributes:
-        name: of the behavior.
-        spec: what was observed and done.
-        trajectories: in the order of the copies and of their beginnings, whichever was faster.
-        failure: the environment's, if it ended the recording before all episodes were over.
+        name: name of the behavior.
+        spec: spec of the behavior's observations and actions.
+        trajectories: the episodes, ordered by copy and by when they started, independently of how fast they were.
+        failure: the environment's failure, if it ended the recording before all episodes were over.
     """
 
     name: str
@@ -56,21 +56,22 @@ def record(
     announce: Announce = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Recording]:
-    """Play episodes from a reset on; recordings by behavior name.
+    """Reset the environment, play episodes, and return a recording for each behavior name.
 
     Args:
-        environment: not closed.
-        policies: of those who act, asked once for each worker and behavior id.
-        episodes: of each behavior and team, at least 1.
-        seed: of all policies' random numbers.
-        experts: whose decisions are recorded; those of ``policies`` if None. They see what the acting policy led to.
-        parameters: of the environment.
-        announce: receives behaviors as the environment announces them.
-        stopped: asked after each step whether to end early, with the episodes that are over by then.
+        environment: the environment, which stays open.
+        policies: makes the policies that act; called once for each worker and behavior id.
+        episodes: number of episodes for each behavior and team, at least 1.
+        seed: seed for the random numbers of all policies.
+        experts: makes the policies whose decisions are recorded, in the states that the acting policies reach. If None,
+            the actions of ``policies`` are recorded.
+        parameters: environment parameters.
+        announce: called with new behaviors when the environment announces them.
+        stopped: called after each step; returns whether to end early, with the episodes that are over by then.
 
     Raises:
-        EnvironmentFaultError: an environment failed for good before any episode was over.
-        PolicyDivergedError: a policy gives NaN.
+        EnvironmentFaultError: an environment failed, and could not be restarted, before any episode was over.
+        PolicyDivergedError: a policy's actions are NaN.
     """
     recorder = _Recorder(experts, seed)
     counter = EpisodeCounter(environment.num_workers, policies, episodes, seed=seed)
@@ -92,7 +93,7 @@ def record(
 
 @dataclass(slots=True)
 class _Side:
-    """The recorded episodes of one behavior id in one worker: their numbers and steps."""
+    """The recorded episodes of one behavior id in one worker: their numbers and trajectories."""
 
     spec: BehaviorSpec
     expert: Policy | None
@@ -101,11 +102,11 @@ class _Side:
 
 @dataclass(slots=True)
 class _Tape:
-    """One episode so far.
+    """The steps of an unfinished episode.
 
     Attributes:
-        memory: of the expert.
-        rows: column -> a value per step.
+        memory: the expert's memory.
+        rows: column -> one value per step.
     """
 
     memory: FloatArray | None = None
@@ -113,7 +114,7 @@ class _Tape:
 
 
 class _Recorder:
-    """Records the messages of a loop. An expert decides for every agent, whether its episode is recorded or not."""
+    """Records the exchanges with an environment. Experts decide for all agents, even if an episode is not recorded."""
 
     def __init__(self, experts: MakePolicy | None, seed: int) -> None:
         self.sides: dict[tuple[int, str], _Side] = {}
@@ -148,7 +149,7 @@ class _Recorder:
                 if agent.episode is not None:
                     if tape.rows:
                         _add_rewards(tape, batch, row)
-                    # Copies: the environment may write over what it sent.
+                    # Copy the values, because the environment may reuse its arrays.
                     for number, column in enumerate(batch.obs):
                         tape.rows[sensor_name(number)].append(column[row].copy())
                     tape.rows["mask"].append(batch.mask[row].copy())

@@ -1,4 +1,4 @@
-"""``trajtrainer report RUN ...``: an HTML file about runs, with curves, settings and where the time went."""
+"""``trajtrainer report RUN ...``: writes an HTML file about runs, with curves, settings and where the time went."""
 
 import argparse
 from datetime import datetime
@@ -14,8 +14,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="run ids, or folders of runs or of one of their behaviors, also of ML-Agents. Runs that differ only in "
-        "their seed are one group",
+        help="run ids, or folders of runs or of one of their behaviors, including those of ML-Agents. Runs that differ "
+        "only in their seed form a group",
     )
     add_results_dir(parser, "the folder that contains the runs")
 
@@ -49,5 +49,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def unwritable(path: Path, error: OSError) -> RunFolderError:
-    """The error of an output file that cannot be written."""
+    """Return the error for an output file that cannot be written."""
     return RunFolderError(f"--output {path}: the file cannot be written: {error.strerror or error}.")

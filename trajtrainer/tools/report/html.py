@@ -1,4 +1,4 @@
-"""A report: one HTML file about some runs that needs no other file and no network (``templates/report.html``)."""
+"""A report about runs: a single HTML file that needs no other file and no network (``templates/report.html``)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _OPEN = {"Environment", "Evaluation", "Self-play", "Losses", "Policy"}
 _EVALUATION = "Evaluation/"
 _RETURN = "Cumulative Reward"
 _NUM_COLORS = 8
-_MAX_STEPS = 200  # of a line in a chart
-_MAX_SEEDS = 20  # plotted one by one, under the line of their group
+_MAX_STEPS = 200  # points of a line in a chart
+_MAX_SEEDS = 20  # seeds that are plotted individually, below the line of their group
 _ABSENT = object()
 
 
@@ -42,11 +42,11 @@ class Table(NamedTuple):
 
 
 def report(groups: Sequence[Group], created: str) -> str:
-    """The HTML.
+    """Return the report as HTML.
 
     Args:
-        groups: at least one.
-        created: the moment shown in the header.
+        groups: the groups to show, at least one.
+        created: the time of creation, which is shown in the header.
     """
     environment = Environment(
         loader=PackageLoader("trajtrainer.tools.report"),
@@ -59,7 +59,7 @@ def report(groups: Sequence[Group], created: str) -> str:
     behaviors = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.behaviors))
     differing, shared = _hyperparameters(groups)
     runs = [(group, run) for group in groups for run in group.runs]
-    # A run writes its final checkpoint into the status only when it ends on its own or is asked to.
+    # A run adds its final checkpoint to the status only if it finishes or is asked to stop, not if it crashes.
     ended = [all("final_checkpoint" in run.sections.get(name, {}) for name in run.behaviors) for _, run in runs]
     run_rows = [
         [run.name, group.name, "" if run.seed is None else str(run.seed), "yes" if is_clean else "no", str(run.path)]
@@ -68,7 +68,7 @@ def report(groups: Sequence[Group], created: str) -> str:
     timers = [(run.name, all_sessions(run.timers), num_sessions(run.timers)) for _, run in runs]
     uplot, templates = files("trajtrainer.tools") / "uplot", files("trajtrainer.tools.report") / "templates"
     style = [uplot / "uPlot.min.css", uplot / "plot.css", templates / "report.css"]
-    # As one module, which cannot import from the other file.
+    # Join both files into one inline module, which needs no imports and exports.
     charts = "\n".join(each.read_text(encoding="utf-8") for each in (uplot / "plot.js", templates / "report.js"))
     charts = re.sub(r"^(import .*\n|export )", "", charts, flags=re.MULTILINE)
     license_text = f"/*! uPlot:\n{(uplot / 'LICENSE').read_text(encoding='utf-8')}*/"
@@ -105,7 +105,7 @@ def report(groups: Sequence[Group], created: str) -> str:
 
 
 def _results(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
-    """The mean over the last tenth of each run, and its best summary."""
+    """Create the table with the mean over the last tenth of the runs, and their best summaries."""
     rows = []
     for behavior, tag, group in product(behaviors, _MEASURES, groups):
         runs = group.series(behavior, tag)
@@ -120,7 +120,7 @@ def _results(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
 
 
 def _differences(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
-    """How much higher the last tenth of each group is than that of the first."""
+    """Create the table that compares the last tenth of each group with that of the first group."""
     rows = []
     first = groups[0]
     for behavior, tag, group in product(behaviors, _MEASURES, groups[1:]):
@@ -130,7 +130,7 @@ def _differences(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
         )
         if len(last) and len(earlier):
             mean = float(interquartile_mean(last) - interquartile_mean(earlier))
-            shown = [_signed(mean), ""]  # nothing is known about the spread of a single seed
+            shown = [_signed(mean), ""]  # a single seed says nothing about the spread
             if min(len(last), len(earlier)) > 1:
                 low, high = difference_interval(last, earlier)
                 shown = [_signed(mean), f"{_signed(low)} to {_signed(high)}"]
@@ -150,7 +150,7 @@ def _signed(value: float) -> str:
 
 
 def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:
-    """The charts of a behavior, in categories: the first part of their tags."""
+    """Return the charts of a behavior, grouped by category, which is the first part of the tag."""
 
     def category(tag: str) -> str:
         return tag.partition("/")[0]
@@ -183,7 +183,7 @@ def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:
 
 
 def _line(name: str, color: int, runs: Sequence[Series]) -> dict[str, Any]:
-    """What ``report.js`` plots for a group: the mean over its seeds, the interval, and each of several seeds."""
+    """Return a group's data for ``report.js``: the mean over the seeds, the interval, and the individual seeds."""
 
     def rounded(values: NDArray[np.float64]) -> list[float]:
         return [float(f"{value:.5g}") for value in values.tolist()]
@@ -206,7 +206,7 @@ def _line(name: str, color: int, runs: Sequence[Series]) -> dict[str, Any]:
 
 
 def _evaluations(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
-    """The last and the best evaluation of each run."""
+    """Create the table with the last and the best evaluation of each run."""
     rows = []
     for behavior, run in product(behaviors, (run for group in groups for run in group.runs)):
         scalars = run.behaviors.get(behavior, {})
@@ -239,7 +239,7 @@ def _evaluations(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
 
 
 def _hyperparameters(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """The settings in which the groups differ, and those that all share."""
+    """Create two tables: the settings in which the groups differ, and the settings that all of them share."""
     settings = [group.settings for group in groups]
     keys = list(dict.fromkeys(key for one in settings for key in one))
     differing = [key for key in keys if any(one.get(key, _ABSENT) != settings[0].get(key, _ABSENT) for one in settings)]
@@ -255,7 +255,7 @@ def _hyperparameters(groups: Sequence[Group]) -> tuple[Table, Table]:
 
 
 def number(value: float) -> str:
-    """Format a number in four digits: 12.5k, 0.031, 1.2e-07."""
+    """Format a number with up to four significant digits: 12.5k, 0.031, 1.2e-07."""
     size = abs(value)
     for large, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if large <= size < 1e12:
@@ -264,7 +264,7 @@ def number(value: float) -> str:
 
 
 def all_tags(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
-    """Yield (behavior, tag) of everything that the groups have."""
+    """Yield (behavior, tag) for each statistic of the groups."""
     behaviors = dict.fromkeys(name for group in groups for run in group.runs for name in run.behaviors)
     for behavior in behaviors:
         found = [run.behaviors.get(behavior, {}) for group in groups for run in group.runs]

@@ -1,4 +1,4 @@
-"""``trajtrainer plot RUN ... -o FILE``: curves of runs as a picture."""
+"""``trajtrainer plot RUN ... -o FILE``: plots curves of runs to an image file."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plot the picture.
+    """Plot the curves and write the image.
 
     Raises:
-        RunFolderError: a run does not exist or has nothing to show, or the picture cannot be written.
-        SettingsError: there is no such tag or behavior, or pictures of this kind cannot be made.
+        RunFolderError: a run does not exist or has nothing to show, or the image cannot be written.
+        SettingsError: there is no such tag or behavior, or the image format is not supported.
     """
     from trajtrainer.tools.groups import group_runs, load_runs
     from trajtrainer.tools.pictures import check_picture, plot
@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose(known: Sequence[tuple[str, str]], tags: Sequence[str], behavior: str | None) -> list[tuple[str, str]]:
-    """The charts to plot, (behavior, tag), in the order of the tags.
+    """Return the charts to plot, as (behavior, tag), in the order of the tags.
 
     Raises:
-        SettingsError: there is no such tag or behavior. The message lists those that exist.
+        SettingsError: there is no such tag or behavior. The message lists the existing ones.
     """
     behaviors = list(dict.fromkeys(name for name, _ in known))
     if behavior is not None and behavior not in behaviors:

@@ -1,4 +1,4 @@
-"""``trajtrainer search``: tries settings within the ranges of a configuration, several at once, to find the best."""
+"""``trajtrainer search``: try settings within the ranges of a configuration, several at once, to find the best ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FLAGS = [
     evolve(flag, help=_SEARCH_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _NOT_SEARCHED
 ]
 BACKENDS: dict[str, str | None] = {"processes": None, "ray": "trajtrainer.plugins.ray.trials:starter"}
-"""Name -> a context manager that yields what starts trials elsewhere; called with what starts one here."""
+"""Name -> a context manager, called with the function that starts a local trial; yields the function to use instead."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, log the results, and return the exit code.
 
     Raises:
-        SettingsError: something in the configuration is wrong, or the first trials all failed.
-        RunFolderError: a search of this name exists already, or its files cannot be read or written.
+        SettingsError: the configuration is invalid, or the first trials all failed.
+        RunFolderError: a search with this name exists already, or its files cannot be read or written.
     """
-    from trajtrainer.settings.presets import config_path  # late: these would slow down every --help
+    from trajtrainer.settings.presets import config_path  # imported late, because these slow down --help
     from trajtrainer.settings.search import make_plan
     from trajtrainer.settings.yaml.convert import read_file
 
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 _log_results(study)
         if study.is_unfinished:
-            logger.info("To continue: the same command with --resume.")
+            logger.info("To continue, run the same command with --resume.")
     return stop.exit_code
 
 

@@ -1,4 +1,4 @@
-"""What came of a search: tables for the console, and a picture."""
+"""The results of a search: tables for the console, and a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#7f7f7f"
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Name of a range -> its last part, or as many parts as make it unique."""
+    """Map the name of each range to its last part, or to as many parts as it needs to be unique."""
     short: dict[str, str] = {}
     for name in names:
         parts = name.split(".")
@@ -37,12 +37,12 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def brief(value: Value) -> str:
-    """A value short enough for a table."""
+    """Format a value so that it is short enough for a table."""
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
 def best_table(study: Study) -> Table:
-    """The best trials with their values, the best first."""
+    """Return a table of the best trials with their values, the best first."""
     rows = []
     for trial in study.completed[:_MOST_ROWS]:
         values = [brief(trial.params[name]) if name in trial.params else "" for name in study.plan.ranges]
@@ -51,13 +51,13 @@ def best_table(study: Study) -> Table:
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:
-    """How much each range matters."""
+    """Return a table of how much each range matters."""
     return _table(["setting", "importance"], [[name, f"{weight:.2f}"] for name, weight in importances.items()])
 
 
 def counts(study: Study) -> str:
-    """How many trials ended in which way, in words."""
-    words = {"COMPLETE": "went to the end", "PRUNED": "ended early", "FAIL": "failed", "RUNNING": "unfinished"}
+    """Return how many trials ended in each way, in words."""
+    words = {"COMPLETE": "completed", "PRUNED": "stopped early", "FAIL": "failed", "RUNNING": "unfinished"}
     states = [trial.state.name for trial in study.trials]
     return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)
 
@@ -82,9 +82,9 @@ def plot(study: Study, importances: Mapping[str, float], path: Path) -> None:
     numbers, values = [trial.number for trial in by_number], [trial.value for trial in by_number]
     best = np.maximum if plan.search.direction is Direction.MAXIMIZE else np.minimum
     charts[0].plot(numbers, best.accumulate(values), color=_ORANGE, drawstyle="steps-post", label="best so far")
-    charts[0].plot(numbers, values, "o", color=_BLUE, label="went to the end")
+    charts[0].plot(numbers, values, "o", color=_BLUE, label="completed")
     pruned = [(trial.number, trial.value) for trial in study.trials if trial.state.name == "PRUNED" and trial.value]
-    charts[0].plot(*np.array(pruned).reshape(-1, 2).T, "x", color=_GREY, label="ended early")
+    charts[0].plot(*np.array(pruned).reshape(-1, 2).T, "x", color=_GREY, label="stopped early")
     charts[0].set_ylabel(plan.search.metric)
     charts[0].legend(fontsize="small")
     charts[1].barh([names[name] for name in importances], list(importances.values()), color=_BLUE)

@@ -1,4 +1,4 @@
-"""A search from its first trial to its last: several at once, each a run in a process of its own."""
+"""A search from its first trial to its last: several trials at once, with each run in a separate process."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from trajtrainer.tools.spread import interquartile_mean
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
-# Runs that are stopped save everything; those that take longer are ended.
+# Stopped runs have this long to save everything; then they are killed.
 _STOP_S = 60.0
-# If this many trials fail from the start, the others would fail, too.
+# If this many trials fail before one completes, the others would probably fail, too.
 _HOPELESS = 3
 _MOST_TAGS = 1 << 10
 
 Start = Callable[[Path], TrialHandle]
-"""Starts the process of a trial, from its configuration."""
+"""A function that starts the process of a trial from a configuration file."""
 
 
 class RunningTrial:
-    """A trial that this process runs: one run for each seed, one after the other. The first decides whether to prune.
+    """A trial that this process runs: one run per seed, sequentially. The first run decides whether to prune the trial.
 
     Args:
-        study: that the trial belongs to.
-        trial: with its values.
-        slot: a number that no other trial has that runs at the same time.
-        start: begins a run.
+        study: the study that contains the trial.
+        trial: the trial with its values.
+        slot: a number that is unique among the trials that run at the same time.
+        start: a function that starts a run.
 
     Attributes:
-        is_stopping: whether its run should save everything and end, to go on later.
+        is_stopping: True if its run should save everything and exit, so that it can be continued later.
     """
 
     def __init__(self, study: Study, trial: Any, slot: int, start: Start) -> None:
@@ -67,10 +67,10 @@ class RunningTrial:
         self._process: TrialHandle | None = None
 
     def poll(self) -> TrialOutcome | None:
-        """Begin and end its runs, and report how they do. Return how the trial ended, None if it has not.
+        """Start and finish the trial's runs, and report their progress. Return its outcome, or None if it is running.
 
         Raises:
-            RunFolderError: the study cannot be written, or no process be started.
+            RunFolderError: the study cannot be written, or a process cannot be started.
         """
         if self._process is None:
             if self.is_stopping:
@@ -93,12 +93,12 @@ class RunningTrial:
         if is_running:
             if self._is_pruned or self.is_stopping:
                 with contextlib.suppress(OSError):
-                    ask_to_stop(self._run)  # again each time: the run may not have been ready
+                    ask_to_stop(self._run)  # repeated, because the run may not have been ready
             return None
         return self._finish(self._process.end(), series)
 
     def kill(self) -> None:
-        """End its run at once."""
+        """Kill its run at once."""
         if self._process is not None:
             self._process.kill()
 
@@ -110,7 +110,7 @@ class RunningTrial:
         self._part = max(1, settings.for_behavior(study.plan.behavior).max_steps // search.reports)
         env = settings.env_settings
         if env.base_port != BASE_PORT:  # by default runs choose free ports themselves
-            # Evaluations look for free ports behind those of the training.
+            # Evaluations look for free ports above those of the training.
             own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
             settings = evolve(settings, env_settings=evolve(env, base_port=env.base_port + self.slot * 2 * own))
         name = f"trial-{self.trial.number:04d}" + (f"-seed-{seed}" if search.seeds > 1 else "")
@@ -124,21 +124,21 @@ class RunningTrial:
         )
         self._run = study.path.absolute() / name
         self._curves = BehaviorCurves(ContainedFolder(self._run), (behavior_file_name(study.plan.behavior),))
-        self._withdraw_stop()  # an earlier search may have asked a run that had just ended
+        self._withdraw_stop()  # an earlier search may have tried to stop a run that had just ended
         configuration = self._run.with_name(f"{name}.yaml")
-        # Trials that run at the same time cannot share a port or a file.
+        # Trials that run at the same time cannot share a metrics port or file.
         settings = evolve(settings, checkpoint_settings=checkpoints, monitoring=None)
         configuration.write_text(dump(settings), encoding="utf-8")
         self._process = self._start(configuration)
 
     def _series(self) -> Series | None:
-        """The metric of the run so far; None before its first point."""
+        """Return the metric of the run so far, or None before its first point."""
         self._curves.read_on(math.inf, MAX_BUCKETS * _MOST_TAGS)
         curve = self._curves.curves.get(self._study.plan.search.metric)
         return None if curve is None or curve.last is None else curve.series()
 
     def _finish(self, failure: str, series: Series | None) -> TrialOutcome | None:
-        """How the trial ended when a run has ended; None if another one follows."""
+        """Return the outcome of the trial after one of its runs has ended, or None if another run follows."""
         search, self._process = self._study.plan.search, None
         self._withdraw_stop()
         if self._is_pruned:
@@ -163,7 +163,7 @@ class RunningTrial:
             stop_file(self._run).unlink()
 
     def _note_pruning(self) -> None:
-        """Record in the status of the run that it was pruned: its page would say that it can be continued."""
+        """Record in the run's status that it was pruned; otherwise, its page would say that it can be continued."""
         run_id = f"{self._study.name}/{self._run.name}"
         folder = RunFolder(CheckpointSettings(run_id=run_id, results_dir=str(self._study.results)))
         if not folder.status.is_file():  # the run did not get that far
@@ -178,9 +178,9 @@ class Search:
     """A search.
 
     Args:
-        study: what is tried, opened.
-        start: begins a run.
-        stop: asks for the end.
+        study: an opened study.
+        start: a function that starts a run.
+        stop: a request to stop the search.
     """
 
     def __init__(self, study: Study, start: Start, stop: StopRequest) -> None:
@@ -191,7 +191,7 @@ class Search:
         self._failures = 0
 
     def run(self) -> None:
-        """Try settings until there are enough trials or the end is asked for.
+        """Run trials until there are enough, the time limit is reached, or a stop is requested.
 
         Raises:
             SettingsError: the first trials all failed.
@@ -213,7 +213,7 @@ class Search:
                 self._end()
 
     def _fill(self) -> None:
-        """Begin as many trials as may run at the same time."""
+        """Start as many trials as may run at the same time."""
         free = set(range(self.study.plan.parallel)) - {each.slot for each in self._running}
         for slot in sorted(free):
             trial = self.study.next()
@@ -229,13 +229,13 @@ class Search:
                 self._finish(each.trial, outcome)
 
     def _end(self) -> None:
-        """Let all runs that are under way end in good order, and end those that do not within some time."""
+        """Let all active runs save everything and exit, and kill those that take too long."""
         for each in self._running:
             each.is_stopping = True
         deadline_s = time.monotonic() + _STOP_S
         while self._running:
             if time.monotonic() > deadline_s:
-                logger.warning("The runs did not end in time. Ending them.")
+                logger.warning("The runs did not stop in time. Killing them.")
                 self._kill()
                 deadline_s = math.inf
             self._poll()
@@ -260,7 +260,7 @@ class Search:
             best, reached = self.study.completed[0], brief(outcome.value)
             logger.info("%s: %s. Best so far: %s (trial %d).", name, reached, brief(best.value), best.number)
         elif outcome.is_pruned:
-            logger.info("%s: ended early, because others do better.", name)
+            logger.info("%s: stopped early, because other trials do better.", name)
         elif outcome.error:
             logger.warning("%s failed and was left out: %s", name, outcome.error)
             self._failures += 1

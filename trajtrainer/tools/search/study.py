@@ -1,8 +1,8 @@
-"""A search on disk: its folder, and its trials in Optuna's journal, lines of JSON to which lines are only added.
+"""A search on disk: its folder, and its trials in Optuna's journal, an append-only file of JSON lines.
 
-Several processes, also on different machines, may work on one search. They share the journal, and each holds a lock on
-every trial that it runs. A trial that has begun, but whose lock is free, was interrupted: whoever comes first continues
-it. All locks end with their processes.
+Several processes, even on different machines, can work on one search. They share the journal, and each process holds a
+lock on every trial that it runs. A started trial whose lock is free was interrupted, and the first process that locks
+it continues it. Locks are released when their process ends.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 
 BEST = "best.yaml"
 _CONFIGURATION = "configuration"
-# What decides what the values of trials mean. The rest, such as the number of trials, may change from start to start.
+# Settings on which the values of trials depend. Others, such as the number of trials, may change between starts.
 _COMPARED = ("metric", "direction", "value", "seeds", "combined", "seed", "reports")
 _COMPARED_SECTIONS = ("default_settings", "behaviors", "environment_parameters", "evaluation")
 _REASON = "reason"
-_PATIENCE_S = 60.0  # others hold the journal for instants
+_PATIENCE_S = 60.0  # other processes lock the journal only briefly
 
 
 def import_optuna() -> ModuleType:
@@ -64,7 +64,7 @@ def import_optuna() -> ModuleType:
 
 
 class _Unlocked:
-    """Replaces the lock of Optuna's journal: ``Study`` holds its own whenever it writes."""
+    """A substitute for the lock of Optuna's journal, because ``Study`` holds its own lock whenever it writes."""
 
     def acquire(self) -> bool:
         return True
@@ -73,10 +73,10 @@ class _Unlocked:
 
 
 class Study:
-    """The trials of a search, those so far and those to come. All methods that write raise ``RunFolderError``.
+    """The past and future trials of a search. All methods that write may raise ``RunFolderError``.
 
     Args:
-        plan: of the search. The study is in the folder of its results with its run id.
+        plan: plan of the search. The study is in the folder with its run id in the results folder.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -94,15 +94,15 @@ class Study:
 
     @contextlib.contextmanager
     def opened(self, *, resume: bool | None, force: bool) -> Iterator[Study]:
-        """Make the folder, or continue the search that is there, also next to other processes.
+        """Make the folder, or continue an existing search, even while other processes work on it.
 
         Args:
-            resume: whether there must be such a search (True) or not (False); None for either.
+            resume: True if the search must exist, False if it must not; None to accept both.
             force: keep an existing folder under another name, and start over.
 
         Raises:
             SettingsError: the trials so far used other settings.
-            RunFolderError: there is a search already, or none to resume, or the folder cannot be written, or the
+            RunFolderError: the search exists already, there is none to resume, the folder cannot be written, or the
                 journal is damaged.
         """
         try:
@@ -118,10 +118,10 @@ class Study:
                         "line, or start over with --force (the trials so far are kept)."
                     ) from error
                 self._check_settings()
-                self._write_best()  # an earlier search may have ended before it could
+                self._write_best()  # an earlier search may have ended before writing it
             if self._lock.problem:
                 logger.warning(
-                    "The file system of %s has no locks (%s): start no second search there, also on other machines.",
+                    "The file system of %s has no locks (%s). Do not start a second search there, on any machine.",
                     self.path,
                     self._lock.problem,
                 )
@@ -143,7 +143,7 @@ class Study:
                 raise holder.error_about(self.path)
             aside = free_name(self.path)
             atomic.move(self.path, aside)
-            logger.warning("The earlier search was moved to %s, complete.", aside)
+            logger.warning("The earlier search was moved to %s.", aside)
         self.path.mkdir(exist_ok=True)
         atomic.remove_leftovers([self.path])
 
@@ -164,7 +164,7 @@ class Study:
         )
 
     def next(self) -> Any | None:
-        """The next trial with its values (``params``), interrupted ones first; None if there is none to run."""
+        """Return the next trial with its values (``params``), interrupted trials first, or None if no trial is left."""
         study = self._study
         with self._writing():
             trials = study.get_trials(deepcopy=False)
@@ -173,8 +173,8 @@ class Study:
             if known is not None:
                 study.sampler = sampler = self._sampler(known.number)
                 trial = self._optuna.trial.Trial(study, known._trial_id)
-                # The search may have ended before all values of this trial were drawn. If the earlier ones are drawn
-                # again, the rest are those of an uninterrupted search.
+                # The search may have ended before all values of this trial were drawn. Drawing the earlier values again
+                # makes the others the same as in an uninterrupted search.
                 for name in known.params:
                     sampler.sample_independent(study, known, name, self._distributions[name])
                 for name, distribution in self._distributions.items():
@@ -187,9 +187,9 @@ class Study:
         return trial
 
     def _claim(self, number: int) -> bool:
-        """Take the lock of a trial, unless a process has it."""
+        """Lock a trial; return False if a process has already locked it."""
         claim = FileLock(lock_file(self.path / f"trial-{number:04d}.claim"), patience_s=0.0)
-        if number in self._claims:  # a file system may have no locks
+        if number in self._claims:  # needed if the file system has no locks
             return False
         try:
             claim.acquire()
@@ -199,10 +199,10 @@ class Study:
         return True
 
     def report(self, trial: Any, series: Series, part: int) -> bool:
-        """Record the mean of the metric over each part of a run that is over; whether the trial should be pruned.
+        """Record the metric's mean over each completed part of a run; return whether the trial should be pruned.
 
         Args:
-            trial: begun.
+            trial: a running trial.
             series: the metric of its first run so far.
             part: steps between two reports.
         """
@@ -217,7 +217,7 @@ class Study:
             return bool(trial.should_prune())
 
     def finish(self, trial: Any, outcome: TrialOutcome) -> None:
-        """Record how a trial ended. One that was interrupted goes on later."""
+        """Record how a trial ended. An interrupted trial will be continued later."""
         states = self._optuna.trial.TrialState
         if outcome != TrialOutcome():
             with self._writing():
@@ -233,7 +233,7 @@ class Study:
         self._claims.pop(trial.number).release()
 
     def _write_best(self) -> None:
-        """Write the configuration of the best trial. A failure is logged."""
+        """Write the configuration of the best trial. Failures are logged."""
         for best in self.completed[:1]:
             settings = evolve(self.plan.settings_with(best.params), checkpoint_settings=CheckpointSettings())
             try:
@@ -243,27 +243,27 @@ class Study:
 
     @property
     def trials(self) -> list[Any]:
-        """All trials (``optuna.trial.FrozenTrial``) by their number."""
+        """All trials (``optuna.trial.FrozenTrial``), ordered by number."""
         found: list[Any] = self._study.get_trials(deepcopy=False)
         return found
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a resumed search has something left to do."""
+        """True if a resumed search would have trials to run."""
         trials = self.trials
         return len(trials) < self.plan.search.trials or any(trial.state.name == "RUNNING" for trial in trials)
 
     @property
     def completed(self) -> list[Any]:
-        """The trials that ran to their end, the best first, and the earlier first among equals."""
+        """The completed trials, the best first; equally good trials are ordered by number."""
         done = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
         sign = 1 if self.plan.search.direction is Direction.MAXIMIZE else -1
         return sorted(done, key=lambda trial: (-sign * trial.value, trial.number))
 
     def importances(self) -> dict[str, float]:
-        """How much each range matters, the most important first; they add up to 1. Empty with too few trials.
+        """Return how much each range matters, the most important first, or nothing if there are too few trials.
 
-        PED-ANOVA (Watanabe et al. 2023) over the trials that ran to their end.
+        The importances are computed by PED-ANOVA (Watanabe et al. 2023) from the completed trials, and add up to 1.
         """
         importance = self._optuna.importance
         try:
@@ -278,13 +278,13 @@ class Study:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Keep other processes out of the journal."""
+        """Lock the journal against other processes."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             try:
                 with contextlib.suppress(FileNotFoundError), self._journal.open("r+b") as file:
-                    # A process that was killed may have left half a line, which would spoil the next one.
+                    # A killed process may have left an incomplete line, which would damage the next one.
                     file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
                     if file.read() not in (b"", b"\n"):
                         file.seek(0)
@@ -299,7 +299,7 @@ class Study:
             ) from error
 
     def _check_settings(self) -> None:
-        """Reject trials with other settings, because their values cannot be compared with new ones."""
+        """Raise ``SettingsError`` if earlier trials used other settings, because their values cannot be compared."""
         search, settings = CONVERTER.unstructure(self.plan.search), to_mapping(self.plan.settings)
         compared = {
             "search": {key: search[key] for key in _COMPARED} | {"behavior": self.plan.behavior},
@@ -314,18 +314,18 @@ class Study:
         changed = [key for key in {**known, **configuration} if known.get(key) != configuration.get(key)]
         if changed:
             raise SettingsError(
-                f"The search in {self.path} used other settings. Different are: {', '.join(changed[:5])}"
+                f"The search in {self.path} used other settings. They differ in: {', '.join(changed[:5])}"
                 f"{', ...' if len(changed) > 5 else ''}. Choose another --run-id, or start over with --force (the "
                 "trials so far are kept)."
             )
 
     def _sampler(self, number: int) -> Any:
-        """The sampler of trial ``number``, seeded by the number, so that a resumed search draws the same values."""
+        """Return the sampler of a trial, seeded by its number so that a resumed search draws the same values."""
         seed = self.plan.search.seed * 1_000_003 + number
         samplers = self._optuna.samplers
         if self.plan.search.sampler is SamplerKind.RANDOM:
             return samplers.RandomSampler(seed=seed)
-        return samplers.TPESampler(seed=seed, constant_liar=True)  # it avoids the surroundings of running trials
+        return samplers.TPESampler(seed=seed, constant_liar=True)  # it avoids values near those of running trials
 
 
 def _distribution(optuna: ModuleType, given: Range) -> Any:
@@ -333,7 +333,7 @@ def _distribution(optuna: ModuleType, given: Range) -> Any:
     if given.choices:
         return distributions.CategoricalDistribution(given.choices)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the last step may end below ``high``
+        warnings.simplefilter("ignore", UserWarning)  # the range may not be a multiple of ``step``
         if given.is_whole:
             return distributions.IntDistribution(int(given.low), int(given.high), given.log, int(given.step or 1))
         return distributions.FloatDistribution(given.low, given.high, given.log, given.step)

@@ -1,6 +1,6 @@
 """The process of a trial: ``trajtrainer learn`` with the configuration of the trial.
 
-Only files connect it to the search, which reads its event files, and asks it to end by its stop file.
+The search communicates with it only through files: it reads the run's event files, and writes a stop file to stop it.
 """
 
 import signal
@@ -15,19 +15,19 @@ from trajtrainer.policies.folder.series import Series
 from trajtrainer.settings.search import Measured
 from trajtrainer.tools.spread import late_mean
 
-_SAVING_S = 60  # how long a trial may take to save everything when the search is gone
+_SAVING_S = 60  # how long a trial may take to save everything after the search has died
 _TAIL_LINES = 20
 _TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """The end of a trial.
+    """The outcome of a trial. If it has no value, was not pruned and has no error, it was interrupted.
 
     Attributes:
-        value: what it reached; None if it did not get to its end.
-        is_pruned: it was ended because others do better.
-        error: why it failed; empty if it did not. A trial with none of the three was interrupted.
+        value: the value that the trial reached; None if it did not complete.
+        is_pruned: True if it was stopped early because other trials do better.
+        error: why it failed; empty if it did not fail.
     """
 
     value: float | None = None
@@ -36,25 +36,26 @@ class TrialOutcome:
 
 
 class TrialHandle(Protocol):
-    """A process of a trial, here or on another machine."""
+    """The process of a trial, on this machine or another one."""
 
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process is still running."""
 
     def kill(self) -> None:
-        """End it at once. What it has started ends with it."""
+        """Kill the process and everything that it has started."""
 
     def end(self) -> str:
-        """Wait for its end; return how it failed, with the last lines of its output. Empty if it did not fail."""
+        """Wait for the process to end; return how it failed and the last lines of its output, or "" if it succeeded."""
 
 
 class TrialProcess:
-    """A run in a process of its own, whose output goes to a file. It saves everything and ends if this process dies.
+    """A run in a separate process, whose output goes to a file. It saves everything and exits if this process dies.
 
     Implements ``TrialHandle``.
 
     Args:
-        configuration: of the run, with its run id; the output is next to it, as ``.log``.
+        configuration: file with the run's configuration, including its run id. The output goes to a ``.log`` file next
+            to it.
 
     Raises:
         OSError: the process cannot be started.
@@ -68,7 +69,7 @@ class TrialProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C reaches the search only, which then asks its trials to end.
+                # Ctrl-C reaches only the search, which then asks its trials to stop.
                 process_group=0,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
@@ -95,7 +96,7 @@ class TrialProcess:
 
 
 def measure(series: Series, measured: Measured, sign: int) -> float:
-    """The number by which a run is judged; ``sign`` is 1 if more is better, otherwise -1."""
+    """Return the number by which a run is judged; ``sign`` is 1 if higher is better, otherwise -1."""
     if measured is Measured.END:
         return late_mean(series)
     if measured is Measured.BEST:

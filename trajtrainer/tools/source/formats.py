@@ -1,4 +1,4 @@
-"""The languages of source code as formats of ``trajtrainer export``."""
+"""Source code in several languages as formats of ``trajtrainer export``."""
 
 from __future__ import annotations
 

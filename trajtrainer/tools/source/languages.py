@@ -1,4 +1,4 @@
-"""A policy in each language: C99 (also C++), C#, an ES module of JavaScript, and GDScript."""
+"""Writes a policy in each language: C99 (also valid C++), C#, JavaScript (an ES module), and GDScript."""
 
 import json
 import re
@@ -36,7 +36,7 @@ _CSHARP = Syntax(
     weights="Weights{}",
 )
 _OF_COLLECT_OBSERVATIONS: Final = re.compile(r"(StackingSensor_size\d+_)?VectorSensor_size\d+")
-# All strings of an assembly together may have 16 MB, at two bytes per character, and a game may have many policies.
+# All strings of an assembly together must not exceed 16 MB, at two bytes per character. A game may have many policies.
 _MOST_WEIGHTS_IN_STRINGS: Final = 50_000
 _JAVASCRIPT = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights="weights{}")
 _FLOAT_FUNCTIONS = ("max", "min", "abs", "floor", "ceil")
@@ -45,7 +45,7 @@ _RANK_OF_PICTURES = 3
 
 
 def write_c(program: Program, origin: Origin) -> str:
-    """The text of the file."""
+    """Return the text of the C file."""
     name = f"policy_{identifier(origin.behavior)}".lower()
     macro = name.upper()
     syntax = Syntax(
@@ -85,7 +85,7 @@ def write_c(program: Program, origin: Origin) -> str:
 
 
 def write_csharp(program: Program, origin: Origin) -> str:
-    """The text of the file."""
+    """Return the text of the C# file."""
     name = f"Policy{identifier(origin.behavior)}"
     statements = Braces(_CSHARP, "float", "int", step=4)
     comment = about(program, origin, "C#", f"{name}.Stack", "// ")
@@ -107,8 +107,8 @@ def write_csharp(program: Program, origin: Origin) -> str:
     found = _OF_COLLECT_OBSERVATIONS.fullmatch(sensor.name)
     if len(program.sensors) > 1 or found is None:
         component = (
-            "// There is no component for Unity here: Heuristic only gets the observations of CollectObservations,\n"
-            f"// and this policy sees other sensors. Pass their numbers to {name}.Decide as arrays.\n"
+            "// There is no component for Unity here: Heuristic can only access observations of CollectObservations,\n"
+            f"// and this policy has other sensors. Pass their values to {name}.Decide as arrays.\n"
         )
     else:
         source = "GetStackedObservations" if found[1] else "GetObservations"
@@ -119,7 +119,7 @@ def write_csharp(program: Program, origin: Origin) -> str:
 
 
 def write_javascript(program: Program, origin: Origin) -> str:
-    """The text of the file."""
+    """Return the text of the JavaScript file."""
     statements = Braces(_JAVASCRIPT, "let", "let")
     comment = about(program, origin, "JavaScript", "stack()", " * ")
     tables = []
@@ -147,7 +147,7 @@ def _json(value: object) -> str:
 
 
 def write_gdscript(program: Program, origin: Origin) -> str:
-    """The text of the file."""
+    """Return the text of the GDScript file."""
     comment = about(program, origin, "Godot 4", "stack()", "# ")
     tables = []
     for number, array, values in weights(program):
@@ -194,7 +194,7 @@ def _body(program: Program, body: Iterable[Statement], depth: int) -> list[str]:
 
 
 def write_node(program: Program, origin: Origin) -> str:
-    """The text of the file, which goes next to that of the policy."""
+    """Return the text of the node's file, which belongs in the same folder as the policy's file."""
     policy = f"Policy{pascal_case(origin.behavior)}"
     channels = [sensor.shape[0] if len(sensor.shape) == _RANK_OF_PICTURES else 0 for sensor in program.sensors]
     return fill(_PACKAGE, "node.gd", {"policy": policy, "channels": channels, "behavior": repr(safe(origin.behavior))})

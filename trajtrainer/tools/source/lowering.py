@@ -1,6 +1,6 @@
-"""From the nodes of an ONNX graph to statements: values and their places, loops, matrix products.
+"""Translates nodes of an ONNX graph to statements: values and their places in arrays, loops, and matrix products.
 
-A value has one row per agent, and a program is for one agent, so the axis of the agents has size 1 in every shape here.
+A value has one row per agent, and a program is for one agent, so the agents' axis has size 1 in all shapes here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trajtrainer.tools.source.program import Array, ArrayRole, For, Let, Program
 Body = list[Statement]
 
 LOWEST: Final = float(np.finfo(np.float32).min)
-# Products at a time: independent sums keep a processor's units busy.
+# Number of products that are computed together. Independent sums keep the processor's units busy.
 _UNROLLED: Final = 4
 
 
@@ -29,8 +29,12 @@ class Value:
     """A tensor of the graph.
 
     Attributes:
-        shape: with size 1 at the axis ``agents``, which is None where a value does not depend on the agent.
-        array: holds it, in row-major order from ``offset``. None for constants, which get an array when one is needed.
+        shape: the shape, with size 1 on the axis ``agents``.
+        agents: the agents' axis; None if the value does not depend on the agent.
+        array: the array that holds the value, in row-major order, starting at ``offset``. None for constants, which get
+            an array when they need one.
+        offset: index of the first element in the array.
+        constant: the elements of a constant.
     """
 
     shape: tuple[int, ...]
@@ -41,18 +45,18 @@ class Value:
 
     @property
     def size(self) -> int:
-        """Numbers per agent."""
+        """Number of elements per agent."""
         return int(np.prod(self.shape))
 
 
 class Position(NamedTuple):
-    """An index: the sum of ``offset`` and of variable * stride over the terms."""
+    """An index: ``offset`` plus the sum of variable * stride over all terms."""
 
     offset: int = 0
     terms: tuple[tuple[str, int], ...] = ()
 
     def plus(self, offset: int, *terms: tuple[str, int]) -> Position:
-        """The position that much further."""
+        """Return the position that is further by this offset and these terms."""
         return Position(self.offset + offset, self.terms + terms)
 
     def __str__(self) -> str:
@@ -63,13 +67,13 @@ class Position(NamedTuple):
 
 
 class ArrayPlace(NamedTuple):
-    """Where numbers are: an array, and an index in it."""
+    """The location of numbers: an array and an index in it."""
 
     array: int
     at: Position = Position()
 
     def plus(self, offset: int, *terms: tuple[str, int]) -> ArrayPlace:
-        """The place that much further."""
+        """Return the place that is further by this offset and these terms."""
         return ArrayPlace(self.array, self.at.plus(offset, *terms))
 
     def __str__(self) -> str:
@@ -77,7 +81,7 @@ class ArrayPlace(NamedTuple):
 
 
 def number(value: float) -> str:
-    """The shortest text that is this float32, with a point; in parentheses if it is negative."""
+    """Return the shortest text for a float32, with a decimal point, and in parentheses if it is negative."""
     text = str(np.float32(value))
     mantissa, exponent, power = text.partition("e")
     text = (mantissa if "." in mantissa else mantissa + ".0") + exponent + power
@@ -85,19 +89,19 @@ def number(value: float) -> str:
 
 
 def row_major(shape: Sequence[int]) -> list[int]:
-    """The stride of each axis."""
+    """Return the stride of each axis."""
     return [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
 
 
 class Lowering:
-    """The program in the making.
+    """Builds a program from the nodes of a graph.
 
     Args:
-        program: what is added to.
-        random: the array of uniform numbers.
-        columns: in matrix products add whole columns of the weights to the outputs, which compilers turn into vector
-            instructions. Without it, four outputs at a time are summed up in local numbers, which suits just-in-time
-            compilers.
+        program: the program to extend.
+        random: number of the array with uniform random numbers.
+        columns: how to compute matrix products. If True, add one column of the weights after another to all outputs,
+            which compilers turn into vector instructions. Otherwise, sum up four outputs at a time in local variables,
+            which is faster with just-in-time compilers.
     """
 
     def __init__(self, program: Program, *, random: int, columns: bool) -> None:
@@ -112,35 +116,35 @@ class Lowering:
     # -- values
 
     def value(self, name: str) -> Value:
-        """The value of this name."""
+        """Return the value with this name."""
         return self.values[name]
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """The numbers of a constant; None if it is none, or the optional input ``""``."""
+        """Return the numbers of a constant, or None if the value is not constant or is a missing input (``""``)."""
         return self.values[name].constant if name else None
 
     def new(self, shape: Sequence[int], agents: int | None) -> Value:
-        """A value with an array of its own in the workspace."""
+        """Create a value with a new array in the workspace."""
         shape = tuple(int(size) for size in shape)
         array = self.program.add(Array(ArrayRole.SCRATCH, int(np.prod(shape))))
         return Value(shape, agents, array)
 
     def scratch(self, size: int) -> ArrayPlace:
-        """A place for numbers that are only needed within one step."""
+        """Create a place for numbers that are only needed within one step."""
         return ArrayPlace(self.program.add(Array(ArrayRole.SCRATCH, size)))
 
     def random(self, size: int) -> ArrayPlace:
-        """The place of uniform random numbers that no other operator reads."""
+        """Reserve uniform random numbers that no other operator reads, and return their place."""
         self.program.random_size += size
         return ArrayPlace(self._random, Position(self.program.random_size - size))
 
     def weights(self, values: NDArray[Any], name: str) -> ArrayPlace:
-        """The place of numbers that never change."""
+        """Create a place for constant numbers."""
         flat = np.ascontiguousarray(values, np.float32).ravel()
         return ArrayPlace(self.program.add(Array(ArrayRole.WEIGHTS, flat.size, name, flat)))
 
     def place(self, value: Value) -> ArrayPlace:
-        """Where a value begins; a constant gets its array here."""
+        """Return the place of a value's first element. A constant without an array gets one."""
         array = value.array
         if array is None:
             assert value.constant is not None
@@ -151,35 +155,35 @@ class Lowering:
         return ArrayPlace(array, Position(value.offset))
 
     def read(self, value: Value, at: Position) -> str:
-        """The expression of an element, as a literal if there is but one and it never changes."""
+        """Return an expression that reads an element; a literal if the value is a constant with a single element."""
         if value.constant is not None and value.size == 1:
             return number(value.constant.item())
         place = self.place(value)
         return str(place.plus(at.offset, *at.terms))
 
     def local(self, prefix: str = "x") -> str:
-        """A new name of a local number."""
+        """Return a new name for a local variable."""
         return f"{prefix}{next(self._locals)}"
 
     def loop(self) -> str:
-        """A new name of a loop's variable."""
+        """Return a new name for a loop variable."""
         return f"i{next(self._loops)}"
 
     def next_step(self) -> None:
-        """Begin a step: the names of loops' variables may be used again."""
+        """Start a new step, in which the names of loop variables may be reused."""
         self._loops = itertools.count()
 
-    # -- what nodes say
+    # -- axes and shapes of nodes
 
     def axis(self, node: Node, value: Value, axis: int) -> int:
-        """An axis, counted from the front, that is not that of the agents."""
+        """Return the index of an axis, counted from the front. Raise ``ExportError`` if it is the agents' axis."""
         axis = axis % len(value.shape)
         if axis == value.agents:
             self.unsupported(node, " across agents")
         return axis
 
     def broadcast(self, node: Node, values: Sequence[Value]) -> tuple[tuple[int, ...], int | None, list[list[int]]]:
-        """The common shape, its axis of the agents, and each value's strides in it."""
+        """Broadcast values. Return the common shape, its agents' axis, and the strides of each value."""
         rank = max(len(value.shape) for value in values)
         shapes = [(1,) * (rank - len(value.shape)) + value.shape for value in values]
         axes = {value.agents + rank - len(value.shape) for value in values if value.agents is not None}
@@ -200,12 +204,12 @@ class Lowering:
         operands: Sequence[tuple[Position, Sequence[int]]],
         make: Callable[[list[Position]], Body],
     ) -> Body:
-        """Loops over all elements of a shape. Axes along which all operands continue evenly become one loop.
+        """Return loops over all elements of a shape. Axes are merged into one loop if all operands are contiguous.
 
         Args:
-            shape: of the loops.
-            operands: where each begins, and its stride along each axis.
-            make: returns the innermost statements for the operands' positions.
+            shape: the shape to loop over.
+            operands: start position and stride along each axis, for each operand.
+            make: returns the innermost statements, given the operands' positions.
         """
         merged: list[tuple[int, list[int]]] = []
         for axis, size in enumerate(shape):
@@ -234,7 +238,7 @@ class Lowering:
         target: ArrayPlace,
         to_strides: Sequence[int],
     ) -> Body:
-        """Copy elements of a shape."""
+        """Copy all elements of a shape."""
 
         def assign(at: list[Position]) -> Body:
             return [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(source.array, at[0])))]
@@ -253,15 +257,15 @@ class Lowering:
         name: str = "",
         adds: bool = False,
     ) -> Body:
-        """Apply a layer to one row: ``y = x @ matrix + bias``, or ``y += x @ matrix`` if it ``adds``.
+        """Apply a layer to one row: ``y = x @ matrix + bias``, or ``y += x @ matrix`` if ``adds`` is set.
 
         Args:
-            x: the row [n].
-            y: the result [m].
+            x: place of the row [n].
+            y: place of the result [m].
             matrix: weights [n, m].
-            bias: [m], or None.
-            name: of the weights.
-            adds: to what is there.
+            bias: bias [m], or None.
+            name: name of the weights.
+            adds: whether to add the result to ``y`` instead of replacing ``y``.
         """
         n, m = matrix.shape
         start = None if bias is None else self.weights(bias, f"bias of {name}")
@@ -273,7 +277,7 @@ class Lowering:
             return body + self.add_columns(x, y, n, m, weights)
 
         blocks = m // _UNROLLED * _UNROLLED
-        # The weights in the order in which they are read: four outputs side by side, then the outputs that are left.
+        # Store the weights in the order in which they are read: blocks of four outputs, then the remaining outputs.
         packed = [matrix[:, k : k + _UNROLLED].ravel() for k in range(0, blocks, _UNROLLED)]
         weights = self.weights(np.concatenate([*packed, matrix[:, blocks:].T.ravel()]), name)
         body = []
@@ -312,14 +316,14 @@ class Lowering:
         return body
 
     def zeros(self, y: ArrayPlace, size: int) -> Body:
-        """Set numbers to 0."""
+        """Set ``size`` numbers to 0."""
         return self.nest((size,), [(y.at, (1,))], lambda at: [Set(str(ArrayPlace(y.array, at[0])), "0.0")])
 
-    # -- mistakes
+    # -- errors
 
     def unsupported(self, node: Node, why: str = "") -> NoReturn:
-        """Raise that this node cannot be written."""
+        """Raise an ``ExportError`` for a node that cannot be translated."""
         raise ExportError(
-            f"The policy cannot be written as source code: there is no form of the operator {node.operator}"
-            f"{why} (which makes {node.outputs[0]!r}). Its .onnx has no such limit."
+            f"The policy cannot be written as source code: the operator {node.operator}{why} is not supported (it "
+            f"computes {node.outputs[0]!r}). An .onnx does not have this limit."
         )

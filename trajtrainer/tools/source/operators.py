@@ -1,4 +1,4 @@
-"""ONNX operators that work on each element alone."""
+"""ONNX operators that work element by element, matrix products, convolutions, pooling and LSTMs."""
 
 import math
 import re
@@ -12,9 +12,9 @@ from trajtrainer.tools.source import shapes
 from trajtrainer.tools.source.lowering import LOWEST, ArrayPlace, Body, Lowering, Position, Value, number, row_major
 from trajtrainer.tools.source.program import If, Let, Set
 
-SWISH: Final = "Swish"  # not of ONNX: x * sigmoid(x), which the networks are full of
+SWISH: Final = "Swish"  # not an ONNX operator: x * sigmoid(x), which most networks use
 
-# Expressions of the inputs a, b, c; {name} is an attribute, with its default below.
+# Expressions in terms of the inputs a, b and c; {name} is an attribute, whose default is below.
 EXPRESSIONS: Final[dict[str, str]] = {
     "Add": "a + b",
     "Sub": "a - b",
@@ -58,7 +58,7 @@ RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Multinomial
 
 
 def elementwise(low: Lowering, node: Node, make: Callable[[str, list[str]], Body]) -> Body:
-    """``make`` returns the statements that set the target to something of the inputs' elements."""
+    """Translate an element-wise operator. ``make`` returns statements that set the target, given the elements."""
     values = [low.value(name) for name in node.inputs if name]
     shape, agents, strides = low.broadcast(node, values)
     result = low.values[node.outputs[0]] = low.new(shape, agents)
@@ -73,7 +73,7 @@ def elementwise(low: Lowering, node: Node, make: Callable[[str, list[str]], Body
 
 
 def fill_in(low: Lowering, expression: str, inputs: Sequence[str]) -> tuple[Body, str]:
-    """Put the inputs into an expression of a, b and c. One that it takes several times is read once."""
+    """Insert the inputs into an expression of a, b and c. An input that occurs several times is only read once."""
     lets: Body = []
     for name, text in zip("abc", inputs, strict=False):
         pattern = re.compile(rf"\b{name}\b(?!\()")
@@ -86,7 +86,7 @@ def fill_in(low: Lowering, expression: str, inputs: Sequence[str]) -> tuple[Body
 
 
 def expression(low: Lowering, node: Node) -> Body:
-    """Write one of ``EXPRESSIONS``."""
+    """Translate one of ``EXPRESSIONS``."""
     attributes = _DEFAULTS.get(node.operator, {})
     attributes = {name: node.attributes.get(name, default) for name, default in attributes.items()}
     text = EXPRESSIONS[node.operator].format(**{name: number(value) for name, value in attributes.items()})
@@ -99,7 +99,7 @@ def expression(low: Lowering, node: Node) -> Body:
 
 
 def condition(low: Lowering, node: Node) -> Body:
-    """Write one of ``CONDITIONS`` as 0.0 or 1.0."""
+    """Translate one of ``CONDITIONS``, whose result is 0.0 or 1.0."""
 
     def make(target: str, inputs: list[str]) -> Body:
         lets, condition = fill_in(low, CONDITIONS[node.operator], inputs)
@@ -109,7 +109,7 @@ def condition(low: Lowering, node: Node) -> Body:
 
 
 def where(low: Lowering, node: Node) -> Body:
-    """Write a choice between two values."""
+    """Translate a choice between two values."""
 
     def make(target: str, inputs: list[str]) -> Body:
         return [If(f"{inputs[0]} != 0.0", [Set(target, inputs[1])], [Set(target, inputs[2])])]
@@ -118,7 +118,7 @@ def where(low: Lowering, node: Node) -> Body:
 
 
 def largest(low: Lowering, node: Node) -> Body:
-    """Write the largest or smallest of any number of values."""
+    """Translate the maximum or minimum of several values."""
     function = node.operator.lower()
 
     def make(target: str, inputs: list[str]) -> Body:
@@ -131,7 +131,7 @@ def largest(low: Lowering, node: Node) -> Body:
 
 
 def clip(low: Lowering, node: Node) -> Body:
-    """Write limits."""
+    """Translate a clip to limits."""
     lowest, highest = node.attributes.get("min"), node.attributes.get("max")
 
     def make(target: str, inputs: list[str]) -> Body:
@@ -146,7 +146,7 @@ def clip(low: Lowering, node: Node) -> Body:
 
 
 def gemm(low: Lowering, node: Node) -> Body:
-    """Write a layer on one row, whose weights must be constant."""
+    """Translate a linear layer on one row. Its weights must be constant."""
     value, weight = low.value(node.inputs[0]), low.constant(node.inputs[1])
     bias = low.constant(node.inputs[2]) if len(node.inputs) > 2 else None
     is_plain = value.agents == 0 and not node.attributes.get("transA", 0)
@@ -161,7 +161,7 @@ def gemm(low: Lowering, node: Node) -> Body:
 
 
 def matmul(low: Lowering, node: Node) -> Body:
-    """Write a product of matrices, of which both may depend on the agent."""
+    """Translate a matrix product. Both matrices may depend on the agent."""
     left, right = (low.value(name) for name in node.inputs)
     if len(left.shape) < 2 or len(right.shape) < 2 or (right.agents is not None and left.agents is None):
         low.unsupported(node, " of vectors")
@@ -199,9 +199,9 @@ def matmul(low: Lowering, node: Node) -> Body:
 def windows(
     low: Lowering, node: Node, value: Value, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Strides, dilations, padding before, and the sizes of the result of a layer that slides over pictures."""
+    """Return strides, dilations, padding and the size of the result, for a convolution or pooling of images."""
     if len(value.shape) != 4 or value.agents != 0 or node.attributes.get("ceil_mode", 0):
-        low.unsupported(node, " for other than pictures")
+        low.unsupported(node, " for anything but images, or with ceil_mode")
     if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET", "VALID", b"VALID"):
         low.unsupported(node, " with auto_pad")
     strides, dilations = node.attributes.get("strides", [1, 1]), node.attributes.get("dilations", [1, 1])
@@ -214,7 +214,7 @@ def windows(
 
 
 def inside(value: Value, pads: Sequence[int], at: Sequence[Position]) -> str:
-    """The condition that rows and columns, counted with the padding, are in the picture; "" without padding."""
+    """Return the condition that a row and a column of the padded image are not padding; "" without padding."""
     tests = []
     for k in range(2):
         if pads[k]:
@@ -225,7 +225,7 @@ def inside(value: Value, pads: Sequence[int], at: Sequence[Position]) -> str:
 
 
 def conv(low: Lowering, node: Node) -> Body:
-    """Write a convolution of pictures, as one layer on the row of what lies below the kernel."""
+    """Translate a convolution of images, as a linear layer on the row of all pixels below the kernel."""
     value, weight = low.value(node.inputs[0]), low.constant(node.inputs[1])
     if weight is None or len(weight.shape) != 4:
         low.unsupported(node, " of this kind")
@@ -254,7 +254,7 @@ def conv(low: Lowering, node: Node) -> Body:
                 condition = inside(value, pads, (y, x))
                 return [If(condition, [copy], [Set(copy.target, "0.0")])] if condition else [copy]
 
-            # What lies below the kernel is gathered, so that the rest is a layer on a row.
+            # Gather the pixels below the kernel, so that the rest is a linear layer on a row.
             shape = (inputs, *kernel)
             operands = [
                 (patch.at, row_major(shape)),
@@ -279,7 +279,7 @@ def conv(low: Lowering, node: Node) -> Body:
 
 
 def pool(low: Lowering, node: Node) -> Body:
-    """Write the maximum or mean below a kernel."""
+    """Translate the maximum or mean below a kernel."""
     value, kernel = low.value(node.inputs[0]), node.attributes["kernel_shape"]
     strides, dilations, pads, (height, width) = windows(low, node, value, kernel)
     averages = node.operator == "AveragePool"
@@ -315,7 +315,7 @@ def pool(low: Lowering, node: Node) -> Body:
 
 
 def batch_normalization(low: Lowering, node: Node) -> Body:
-    """Write a scale and a shift per channel."""
+    """Translate a batch normalization to a scale and a shift per channel."""
     value = low.value(node.inputs[0])
     found = [low.constant(name) for name in node.inputs[1:5]]
     if any(each is None for each in found):
@@ -332,7 +332,7 @@ def batch_normalization(low: Lowering, node: Node) -> Body:
 
 
 def lstm(low: Lowering, node: Node) -> Body:
-    """Write one step of an LSTM."""
+    """Translate one step of an LSTM."""
     inputs = [*node.inputs, *[""] * (8 - len(node.inputs))]
     x = low.value(inputs[0])
     weights, recurrence, bias = (low.constant(name) for name in inputs[1:4])

@@ -1,4 +1,4 @@
-"""What the languages have in common: statements, numbers, and the comment at the top of a file."""
+"""Shared code for all languages: statements, numbers, and the comment at the top of a file."""
 
 import base64
 import re
@@ -23,12 +23,12 @@ _STACKED: Final = re.compile(r"StackingSensor_size(\d+)_")
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How a language writes the expressions of a program.
+    """The syntax of expressions in a language.
 
     Attributes:
-        functions: text in place of a function's name and parenthesis, where it differs.
-        float_suffix: behind numbers with a point.
-        weights: names of arrays of weights, with ``{}`` for the number.
+        functions: function name -> the text to write for the name and its opening parenthesis, if it differs.
+        float_suffix: suffix of numbers with a decimal point.
+        weights: pattern for the names of weight arrays, with ``{}`` for the number.
     """
 
     functions: Mapping[str, str]
@@ -36,7 +36,7 @@ class Syntax:
     weights: str
 
     def expression(self, program: Program, text: str) -> str:
-        """An expression of the program in this language."""
+        """Translate an expression of the program to this language."""
 
         def element(found: re.Match[str]) -> str:
             number = int(found[1])
@@ -56,13 +56,13 @@ class Syntax:
 
 
 class Braces:
-    """Statements of C and the languages that look like it.
+    """Writes statements in C and languages with a similar syntax.
 
     Args:
-        syntax: of expressions.
-        local: keyword of a new number.
-        counter: keyword of a loop's variable.
-        comment: pattern of a comment.
+        syntax: the syntax of expressions.
+        local: keyword that declares a local number.
+        counter: keyword that declares a loop variable.
+        comment: pattern of a comment, with ``{}`` for its text.
         step: indentation of a decision's branches.
     """
 
@@ -70,7 +70,7 @@ class Braces:
         self._syntax, self._local, self._counter, self._comment, self._step = syntax, local, counter, comment, step
 
     def steps(self, program: Program, steps: Iterable[Step], indent: int) -> list[str]:
-        """The lines of steps, each in a block of its own under its comment."""
+        """Return the lines of steps. Each step is a block with a comment above it."""
         lines = []
         for step in steps:
             lines += [" " * indent + self._comment.format(safe(step.comment)), " " * indent + "{"]
@@ -79,7 +79,7 @@ class Braces:
         return lines
 
     def decision(self, program: Program, indent: int) -> list[str]:
-        """The lines of one agent's decision."""
+        """Return the lines of one agent's decision."""
         pad = " " * indent
         lines = [*self.steps(program, program.common, indent), f"{pad}if (deterministic) {{"]
         lines += [*self.steps(program, program.deterministic, indent + self._step), f"{pad}}} else {{"]
@@ -109,12 +109,12 @@ class Braces:
 
 
 def weights(program: Program) -> list[tuple[int, Array, NDArray[np.float32]]]:
-    """Number, array and values of all weights."""
+    """Return number, array and values of all weights."""
     return [(number, array, array.values) for number, array in enumerate(program.arrays) if array.values is not None]
 
 
 def decimals(values: NDArray[np.float32]) -> list[str]:
-    """The shortest decimal numbers that are these float32, each with a point."""
+    """Return the shortest decimal forms of float32 numbers, each with a decimal point."""
     texts = []
     for text in values.astype(str).tolist():
         mantissa, exponent, power = text.partition("e")
@@ -123,7 +123,7 @@ def decimals(values: NDArray[np.float32]) -> list[str]:
 
 
 def in_lines(texts: Sequence[str], indent: str = "  ") -> str:
-    """A list with commas, broken into lines."""
+    """Join texts with commas, and break the result into lines."""
     lines, line = [], indent
     for text in texts:
         if len(line) + len(text) > _WIDTH:
@@ -134,44 +134,52 @@ def in_lines(texts: Sequence[str], indent: str = "  ") -> str:
 
 
 def literal(values: NDArray[np.float32], encoded: str, listed: str, suffix: str = "") -> str:
-    """The values in the shorter form: ``encoded`` with little-endian base64, or ``listed`` with decimal numbers."""
-    if encoded and len(values) > 2:  # 5.3 characters each, against about 12
+    """Write values in the shorter form: ``encoded`` with little-endian base64, or ``listed`` with decimal numbers."""
+    if encoded and len(values) > 2:  # 5.3 characters per number instead of about 12
         return encoded.format(base64.b64encode(values.astype("<f4").tobytes()).decode())
     return listed.format(in_lines([text + suffix for text in decimals(values)]))
 
 
 def identifier(behavior: str) -> str:
-    """A behavior's name as part of a name in a program."""
+    """Convert a behavior's name to a part of an identifier."""
     return re.sub(r"[^0-9A-Za-z_]", "_", behavior)
 
 
 def pascal_case(behavior: str) -> str:
-    """A behavior's name as part of the name of a class: "SharedPolicy" for "shared_policy"."""
+    """Convert a behavior's name to a part of a class name: "SharedPolicy" for "shared_policy"."""
     return "".join(word[:1].upper() + word[1:] for word in identifier(behavior).split("_"))
 
 
 def safe(text: str) -> str:
-    """The text on one line, without the end of a comment."""
+    """Put a text on one line, and keep it from ending a comment."""
     return one_line(text).replace("*/", "* /")
 
 
 def stacked_frames(sensor: SensorInput) -> int:
-    """How many observations a stacking sensor of Unity holds, by its name; 1 for others."""
+    """Return how many observations a Unity stacking sensor holds, according to its name; 1 for other sensors."""
     found = _STACKED.match(sensor.name)
     frames = int(found[1]) if found else 1
     return frames if frames and sensor.size % frames == 0 else 1
 
 
 def about(program: Program, origin: Origin, language: str, stack: str, prefix: str) -> str:
-    """The comment at the top, each line after ``prefix``; ``stack`` is the language's name of that function."""
+    """Return the comment at the top of a file.
+
+    Args:
+        program: the policy's program.
+        origin: where the policy comes from.
+        language: name of the language.
+        stack: name of the function for stacked frames in this language.
+        prefix: text at the start of each line.
+    """
     run = "" if origin.run is None else f" of the run {safe(origin.run)!r}"
     lines = [
         f"The policy of {safe(origin.behavior)!r}{run} after {origin.step} steps, for {language}.",
-        f"Written by trajtrainer {__version__}. It needs nothing but this file.",
+        f"Written by trajtrainer {__version__}. It needs no other files.",
         "",
         "License: Apache-2.0 for the code, as trajtrainer. The weights belong to the people who trained them.",
         "",
-        "Observations, as float32, one agent after the other:",
+        "Observations, as float32, agent by agent:",
     ]
     for index, sensor in enumerate(program.sensors):
         shape = " x ".join(map(str, sensor.shape))
@@ -186,14 +194,14 @@ def about(program: Program, origin: Origin, language: str, stack: str, prefix: s
         sizes = ", ".join(map(str, program.branches))
         lines += [
             f"  {counted(len(program.branches), 'discrete branch').replace('branchs', 'branches')} of {sizes} actions",
-            f"Mask: {sum(program.branches)} numbers per agent, branch after branch: 1 allows an action, 0 forbids it.",
-            "  Without a mask all actions are allowed.",
+            f"Mask: {sum(program.branches)} numbers per agent, branch by branch: 1 allows an action, 0 forbids it.",
+            "  Without a mask, all actions are allowed.",
         ]
     if program.memory_size:
         lines += [
             f"Memory: {program.memory_size} numbers per agent. Keep them from one decision to the next;",
-            "  set them to 0 when an episode begins.",
+            "  set them to 0 when an episode starts.",
         ]
-    drawn = f"{program.random_size} numbers per agent, drawn evenly from 0 to 1"
+    drawn = f"{program.random_size} numbers per agent, drawn uniformly from 0 to 1"
     lines.append(f"Random: {drawn}. Without them, decide deterministically.")
     return "\n".join(f"{prefix}{line}".rstrip() for line in lines)

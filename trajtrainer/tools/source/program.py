@@ -1,8 +1,8 @@
-"""A policy as a small program for one agent: loops over arrays of numbers, the same for every language.
+"""A policy as a small program for one agent, with loops over arrays of numbers. It is the same for all languages.
 
-Expressions are text that C, C#, JavaScript and GDScript nearly share: ``@3[i0 * 4 + 1]`` is an element of array 3,
-functions have the names of C's ``math.h``, numbers with a point are floats. A language only has to print the four
-statements and to replace these names.
+Expressions are text in a syntax that C, C#, JavaScript and GDScript almost share: ``@3[i0 * 4 + 1]`` is an element of
+array 3, functions have the names of C's ``math.h``, and numbers with a decimal point are floats. A language only has to
+print the four kinds of statements and replace these names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ELEMENT = re.compile(r"@(\d+)\[")
 
 
 class ArrayRole(enum.Enum):
-    """What an array is. Those of the caller hold ``size`` numbers per agent, one agent after the other."""
+    """The role of an array. Arrays of the caller hold ``size`` numbers for each agent, agent by agent."""
 
     WEIGHTS = "weights"
     SCRATCH = "scratch"  # in the workspace, at ``Program.offsets``
@@ -34,7 +34,7 @@ class ArrayRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Array:
-    """An array that statements name by its number in ``Program.arrays``. ``values``, flat, are those of weights."""
+    """An array, which statements refer to by its number in ``Program.arrays``. ``values`` are weights, flattened."""
 
     role: ArrayRole
     size: int
@@ -43,7 +43,7 @@ class Array:
 
 
 class Let(NamedTuple):
-    """A new local number."""
+    """A declaration of a local number."""
 
     name: str
     value: str
@@ -66,7 +66,7 @@ class For(NamedTuple):
 
 
 class If(NamedTuple):
-    """A choice; ``otherwise`` may be empty."""
+    """A conditional; ``otherwise`` may be empty."""
 
     condition: str
     then: Sequence[Statement]
@@ -84,7 +84,7 @@ class Step(NamedTuple):
 
 
 class SensorInput(NamedTuple):
-    """What the caller passes for one sensor: ``size`` numbers per agent."""
+    """The input for one sensor: ``size`` numbers per agent."""
 
     name: str
     shape: tuple[int, ...]
@@ -96,10 +96,10 @@ class Program:
     """The steps of one decision: ``common``, then either ``deterministic`` or ``sampled``.
 
     Attributes:
-        branches: sizes of the discrete branches; a mask has one number per action of each.
-        random_size: uniform numbers that one sampled decision of one agent takes.
-        offsets: place of each scratch array in the workspace of ``workspace_size`` numbers. Arrays that are never in
-            use together share places.
+        branches: sizes of the discrete branches; a mask has one number for each action of each branch.
+        random_size: number of uniform random numbers that one agent's sampled decision needs.
+        offsets: offset of each scratch array in the workspace, which has ``workspace_size`` numbers. Arrays that are
+            not used at the same time may overlap.
     """
 
     sensors: list[SensorInput]
@@ -115,12 +115,12 @@ class Program:
     workspace_size: int = 0
 
     def add(self, array: Array) -> int:
-        """The number of a new array."""
+        """Add an array, and return its number."""
         self.arrays.append(array)
         return len(self.arrays) - 1
 
     def plan_workspace(self) -> None:
-        """Give each scratch array the lowest place that is free from its first to its last step."""
+        """Assign each scratch array the lowest offset that is free from its first to its last step."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for time, step in enumerate((*self.common, *self.deterministic, *self.sampled)):

@@ -1,4 +1,4 @@
-"""ONNX operators along axes, and those that draw random numbers."""
+"""ONNX operators that work along axes, and operators that draw random numbers."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _SMALLEST_UNIFORM: Final = 2.0**-24
 
 
 def reduce(low: Lowering, node: Node) -> Body:
-    """Write a sum, mean or extreme over axes of one agent; for ``Global...`` over the pixels."""
+    """Translate a sum, mean, maximum or minimum over axes of one agent; for ``Global...``, over the pixels."""
     value = low.value(node.inputs[0])
     pools = node.operator.startswith("Global")
     axes = range(2, len(value.shape)) if pools else node.attributes.get("axes", range(len(value.shape)))
@@ -46,12 +46,12 @@ def reduce(low: Lowering, node: Node) -> Body:
 
 
 def softmax(low: Lowering, node: Node) -> Body:
-    """Write the exponentials, divided by their sum, without overflow; or the logarithms of that."""
+    """Translate a softmax or its logarithm, computed without overflow."""
     value = low.value(node.inputs[0])
     axis = low.axis(node, value, node.attributes.get("axis", 1))
     if value.agents is not None and value.agents > axis:
         low.unsupported(node, " across agents")
-    # In this opset all axes from this one on are one.
+    # In this opset, all axes from this one on are treated as a single axis.
     shape, length = (*value.shape[:axis], *(1,) * (len(value.shape) - axis)), math.prod(value.shape[axis:])
     result = low.values[node.outputs[0]] = low.new(value.shape, value.agents)
     source, target = low.place(value), low.place(result)
@@ -79,7 +79,7 @@ def softmax(low: Lowering, node: Node) -> Body:
 
 
 def argmax(low: Lowering, node: Node) -> Body:
-    """Write the number of the first largest element, as a float."""
+    """Translate an argmax to the index of the first largest element, as a float."""
     value = low.value(node.inputs[0])
     axis = low.axis(node, value, node.attributes.get("axis", 0))
     shape = tuple(1 if other == axis else size for other, size in enumerate(value.shape))
@@ -107,7 +107,7 @@ def argmax(low: Lowering, node: Node) -> Body:
 
 
 def normal(low: Lowering, node: Node) -> Body:
-    """Two uniform numbers make two normal ones (Box and Muller 1958)."""
+    """Translate normal random numbers: two uniform numbers are converted to two normal ones (Box and Muller 1958)."""
     value = low.value(node.inputs[0])
     result = low.values[node.outputs[0]] = low.new(value.shape, value.agents)
     y = low.place(result)
@@ -136,7 +136,7 @@ def normal(low: Lowering, node: Node) -> Body:
 
 
 def uniform(low: Lowering, node: Node) -> Body:
-    """Write uniform numbers of a range."""
+    """Translate uniform random numbers in a range."""
     value = low.value(node.inputs[0])
     result = low.values[node.outputs[0]] = low.new(value.shape, value.agents)
     lowest, highest = node.attributes.get("low", 0.0), node.attributes.get("high", 1.0)
@@ -150,7 +150,10 @@ def uniform(low: Lowering, node: Node) -> Body:
 
 
 def multinomial(low: Lowering, node: Node) -> Body:
-    """Choose the first action at which the sum of probabilities exceeds a uniform number, if its own is above 0."""
+    """Translate a random choice: the first action with a probability above 0 whose cumulative sum exceeds a number.
+
+    The number is uniform between 0 and the sum of all probabilities.
+    """
     value = low.value(node.inputs[0])
     if node.attributes.get("sample_size", 1) != 1 or value.agents != 0 or len(value.shape) != 2:
         low.unsupported(node, " of several samples")
@@ -173,14 +176,14 @@ def multinomial(low: Lowering, node: Node) -> Body:
 
 
 def cast(low: Lowering, node: Node) -> Body:
-    """Take over numbers as floats."""
+    """Translate a cast to float, which leaves the numbers unchanged."""
     if node.attributes.get("to") != FLOAT:
-        low.unsupported(node, " to other types than float")
-    return same(low, node)  # conditions are 0.0 and 1.0 already
+        low.unsupported(node, " to types other than float")
+    return same(low, node)  # conditions are already 0.0 or 1.0
 
 
 def view(low: Lowering, node: Node, shape: Sequence[int], agents: int | None, offset: int = 0) -> Body:
-    """Take over the numbers of the first input, from ``offset`` on, in another shape."""
+    """Reuse the numbers of the first input, from ``offset`` on, with another shape."""
     value = low.value(node.inputs[0])
     place = low.place(value)
     low.values[node.outputs[0]] = Value(tuple(shape), agents, place.array, value.offset + offset)
@@ -188,13 +191,13 @@ def view(low: Lowering, node: Node, shape: Sequence[int], agents: int | None, of
 
 
 def same(low: Lowering, node: Node) -> Body:
-    """Take over the first input."""
+    """Reuse the first input unchanged."""
     value = low.value(node.inputs[0])
     return view(low, node, value.shape, value.agents)
 
 
 def reshape(low: Lowering, node: Node) -> Body:
-    """Give another shape, in which agents stay apart."""
+    """Translate a reshape that does not mix agents."""
     value = low.value(node.inputs[0])
     given = low.constant(node.inputs[1])
     if given is None or value.agents is None:
@@ -204,7 +207,7 @@ def reshape(low: Lowering, node: Node) -> Body:
     agents = value.agents if value.agents < len(wanted) and wanted[value.agents] == 0 else None
     if -1 in shape:
         free = shape.index(-1)
-        # What is left is the number of agents, unless that is kept by a 0 elsewhere.
+        # The -1 stands for the number of agents, unless a 0 elsewhere already keeps the agents' axis.
         shape[free] = 1 if agents is None else value.size // -math.prod(shape)
         agents = free if agents is None else agents
     mixes = agents is None or math.prod(shape[:agents]) > 1 or math.prod(value.shape[: value.agents]) > 1
@@ -214,7 +217,7 @@ def reshape(low: Lowering, node: Node) -> Body:
 
 
 def flatten(low: Lowering, node: Node) -> Body:
-    """Give the shape of one row per agent."""
+    """Translate a flatten operator, whose result has one row per agent."""
     value = low.value(node.inputs[0])
     if node.attributes.get("axis", 1) != 1 or value.agents != 0:
         low.unsupported(node, " across agents")
@@ -236,7 +239,7 @@ def unsqueeze(low: Lowering, node: Node) -> Body:
     value = low.value(node.inputs[0])
     axes = node.attributes["axes"]
     if value.agents is None:
-        low.unsupported(node, " of what does not depend on the agent")
+        low.unsupported(node, " of values that do not depend on the agent")
     rank = len(value.shape) + len(axes)
     added = {axis % rank for axis in axes}
     kept = [axis for axis in range(rank) if axis not in added]
@@ -247,7 +250,7 @@ def unsqueeze(low: Lowering, node: Node) -> Body:
 
 
 def transpose(low: Lowering, node: Node) -> Body:
-    """Change the order of axes; the numbers move only if they have to."""
+    """Translate a transpose. Numbers are only copied if their order changes."""
     value = low.value(node.inputs[0])
     order = node.attributes.get("perm", list(range(len(value.shape)))[::-1])
     shape = [value.shape[axis] for axis in order]
@@ -261,7 +264,7 @@ def transpose(low: Lowering, node: Node) -> Body:
 
 
 def cut(low: Lowering, node: Node) -> Body:
-    """Cut a part out."""
+    """Translate a slice."""
     value = low.value(node.inputs[0])
     starts, ends = node.attributes["starts"], node.attributes["ends"]
     axes = node.attributes.get("axes", range(len(starts)))
@@ -277,7 +280,7 @@ def cut(low: Lowering, node: Node) -> Body:
 def part(
     low: Lowering, node: Node, name: str, value: Value, shape: Sequence[int], offset: int, strides: Sequence[int]
 ) -> Body:
-    """Call a part of a value ``name``; it is copied only if it is in pieces."""
+    """Define ``name`` as a part of a value. It is only copied if it is not contiguous."""
     axes = zip(shape, strides, row_major(shape), strict=True)
     if all(size == 1 or stride == own for size, stride, own in axes):
         return view(low, Node(node.operator, node.inputs[:1], (name,), {}), shape, value.agents, offset)
@@ -286,7 +289,7 @@ def part(
 
 
 def split(low: Lowering, node: Node) -> Body:
-    """Cut into parts."""
+    """Translate a split into parts."""
     value = low.value(node.inputs[0])
     axis = low.axis(node, value, node.attributes.get("axis", 0))
     parts = len(node.outputs)
@@ -302,11 +305,11 @@ def split(low: Lowering, node: Node) -> Body:
 
 
 def concat(low: Lowering, node: Node) -> Body:
-    """Put side by side."""
+    """Translate a concatenation."""
     values = [low.value(name) for name in node.inputs]
     agents = next((value.agents for value in values if value.agents is not None), None)
     if any(value.agents != agents for value in values):
-        low.unsupported(node, " of what depends on the agent and what does not")
+        low.unsupported(node, " of values that depend on the agent and values that do not")
     axis = low.axis(node, values[0], node.attributes["axis"])
     total = sum(value.shape[axis] for value in values)
     shape = [total if other == axis else size for other, size in enumerate(values[0].shape)]

@@ -1,4 +1,4 @@
-"""The program of a policy, from the same graph as its ``.onnx``."""
+"""Builds the program of a policy from the same graph as its ``.onnx``, and writes it as source code."""
 
 import math
 from collections import Counter
@@ -27,20 +27,20 @@ from trajtrainer.tools.source.program import Array, ArrayRole, For, If, Program,
 _DETERMINISTIC = (contract.DETERMINISTIC_CONTINUOUS, contract.DETERMINISTIC_DISCRETE, contract.RECURRENT_OUT)
 _SAMPLED = (contract.CONTINUOUS_ACTIONS, contract.DISCRETE_ACTIONS, contract.RECURRENT_OUT)
 
-# 16 MB of numbers, which are 20 to 50 MB of text. Compilers and editors take minutes for more.
+# 16 MB of numbers, or 20 to 50 MB of text. With more, compilers and editors would take minutes.
 MOST_WEIGHTS: Final = 4_000_000
 
 
 def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program:
-    """The program of a policy.
+    """Build the program of a policy.
 
     Args:
-        actor: trained or not.
-        spec: of the behavior.
-        columns: the form of matrix products; see ``Lowering``.
+        actor: the policy network, trained or not.
+        spec: spec of the behavior.
+        columns: how to compute matrix products; see ``Lowering``.
 
     Raises:
-        ExportError: it has no action to take, or an operator for which there is no form.
+        ExportError: the policy has no actions, or has an operator that is not supported.
     """
     graph = policy_graph(actor, spec)
     nodes = _with_swish(graph.operators)
@@ -70,11 +70,11 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
         if body:
             value = low.value(node.outputs[0])
             shape = " x ".join(str(size) for axis, size in enumerate(value.shape) if axis != value.agents)
-            weights = [f": {name}" for name in node.inputs if "." in name]  # as in the state of the module
+            weights = [f": {name}" for name in node.inputs if "." in name]  # names in the module's state dict
             steps.append(Step(f"{node.operator}, {shape or 1}{''.join(weights[:1])}", body))
     for steps, mode in ((program.deterministic, _DETERMINISTIC), (program.sampled, _SAMPLED)):
         low.next_step()
-        steps.append(Step("what is decided", list(_results(low, mode))))
+        steps.append(Step("the decision", list(_results(low, mode))))
     program.arrays[random] = replace(program.arrays[random], size=program.random_size)
     program.plan_workspace()
     return program
@@ -121,7 +121,7 @@ def _results(low: Lowering, mode: tuple[str, str, str]) -> Iterable[Statement]:
 
 
 def _needed(nodes: list[Node], outputs: set[str]) -> set[str]:
-    """All values that these outputs are made of."""
+    """Return all values that these outputs depend on."""
     needed = set(outputs)
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
@@ -130,7 +130,7 @@ def _needed(nodes: list[Node], outputs: set[str]) -> set[str]:
 
 
 def _with_swish(nodes: list[Node]) -> list[Node]:
-    """Replace each pair of Sigmoid and Mul that is Swish by one node."""
+    """Replace each pair of Sigmoid and Mul that computes Swish by a single node."""
     uses = Counter(name for node in nodes for name in node.inputs)
     single = (node for node in nodes if node.operator == "Sigmoid" and uses[node.outputs[0]] == 1)
     sigmoids = {node.outputs[0]: node.inputs[0] for node in single}
@@ -145,7 +145,7 @@ def _with_swish(nodes: list[Node]) -> list[Node]:
 
 
 def _folded(low: Lowering, node: Node) -> NDArray[np.generic] | None:
-    """The value of a node that depends on nothing but constants; None for others."""
+    """Compute the value of a node that depends only on constants. Return None for other nodes."""
     if node.operator == "Constant":
         return np.asarray(node.attributes["value"])
     known = {name: low.constant(name) for name in node.inputs}
@@ -161,13 +161,14 @@ def _folded(low: Lowering, node: Node) -> NDArray[np.generic] | None:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How policies are written in a language.
+    """A language that policies can be written in.
 
     Attributes:
-        suffix: of its files.
+        name: name of the language.
+        suffix: suffix of its files.
         write: returns the text of a file.
-        write_node: returns the text of a second file, which ends in ``Node`` and uses the first.
-        columns: the form of matrix products that suits its compilers; see ``Lowering``.
+        columns: how to compute matrix products, depending on the language's compilers; see ``Lowering``.
+        write_node: returns the text of a second file, whose name ends in ``Node`` and which uses the first file.
     """
 
     name: str
@@ -182,29 +183,29 @@ LANGUAGES: Final[Mapping[str, Language]] = {
     "csharp": Language("C#", ".cs", write_csharp),
     "js": Language("JavaScript", ".mjs", write_javascript),
     "gdscript": Language("GDScript", ".gd", write_gdscript),
-    # And a node for agents of the Godot RL Agents plugin.
+    # Also has a node for agents of the Godot RL Agents plugin.
     "godot": Language("GDScript", ".gd", write_gdscript, write_node=write_node),
 }
 
 
 def export_source(actor: Actor, spec: BehaviorSpec, path: Path, language: Language, origin: Origin) -> None:
-    """Write a policy as source code. Each file appears whole or not at all.
+    """Write a policy as source code. Each file is written completely or not at all.
 
     Args:
-        actor: trained or not, on any device.
-        spec: of the behavior.
-        path: of the file; what is there is replaced.
+        actor: the policy network, trained or not, on any device.
+        spec: spec of the behavior.
+        path: path of the file. An existing file is replaced.
         language: one of ``LANGUAGES``.
-        origin: for the comment at the top.
+        origin: where the policy comes from, for the comment at the top.
 
     Raises:
-        ExportError: an operator for which there is no form, too many weights, or the file cannot be written.
+        ExportError: an operator is not supported, there are too many weights, or the file cannot be written.
     """
     size = sum(parameter.numel() for parameter in actor.parameters())
     if size > MOST_WEIGHTS:
         raise ExportError(
-            f"The policy has {size:,} weights, and source code is written of up to {MOST_WEIGHTS:,}. Use its .onnx "
-            "(the same command without --to)."
+            f"The policy has {size:,} weights, but source code can have at most {MOST_WEIGHTS:,}. Use its .onnx "
+            "instead (the same command without --to)."
         )
     program = build_program(actor, spec, columns=language.columns)
     texts = {path: language.write(program, origin)}

@@ -1,4 +1,4 @@
-"""``trajtrainer tournament A B ...``: lets trained models play against each other, every pair on both sides."""
+"""``trajtrainer tournament A B ...``: let trained models play against each other, with every pair on both sides."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, print the table, and return the exit code.
+    """Play the games, print the table, and return the exit code.
 
     Raises:
         TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.policies.play.models import SCRIPTED
 
         settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
-        from trajtrainer.tools.tournament.tournament import hold  # late: --help does not need it
+        from trajtrainer.tools.tournament.tournament import hold  # imported late, because --help does not need it
 
         held = hold(
             arguments.models,
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def format_table(table: Sequence[Standing]) -> Iterable[str]:
-    """The lines of the table, with text aligned to the left and numbers to the right."""
+    """Yield the lines of the table, with text aligned to the left and numbers to the right."""
     truncated = any(row.score.truncated for row in table)
     columns = ["games", "wins", "draws", "losses", *["truncated"] * truncated]
     rows = [["model", "steps", *columns, "rating", ""]]

@@ -1,7 +1,7 @@
-"""Which agents of an environment play with each other, and when their game is over (docs/measure/tournament.md#games).
+"""Detect which agents play with each other, and when their games are over (docs/measure/tournament.md#games).
 
-A message has an agent's team, but not its opponents, and a Unity scene often has several training areas. So an area
-is at first everything there is, and comes apart when some of it begins again while the rest continues.
+A message contains an agent's team, but not its opponents, and a Unity scene often has several training areas. So all
+agents start in one area, which is split when some of its agents start a new episode while the others continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 
 _NOT_ENDED = -1
-# An agent that has not been seen for this many messages has been destroyed.
+# An agent that has not been seen for this many messages is assumed to be destroyed.
 _LONG_AGO = 100
 
 NUM_SIDES = 2
@@ -27,8 +27,8 @@ class Area:
     """Agents that play with each other.
 
     Attributes:
-        agents: all of them, also those that have not begun yet.
-        match: what they play; None before the first. Set by the tournament.
+        agents: all agents of the area, including those that have not started an episode yet.
+        match: the match that they play; None before the first one. Set by the tournament.
     """
 
     agents: list[AreaAgent] = field(default_factory=list)
@@ -37,18 +37,18 @@ class Area:
 
 @dataclass(slots=True, eq=False)
 class AreaAgent:
-    """One agent of an area, in an episode or between two.
+    """One agent of an area, during an episode or between two episodes.
 
     Attributes:
-        id: as in the messages.
-        team: its number.
-        area: that it plays in.
-        earned: rewards and group rewards since its area's game began.
-        ahead: rewards of an episode that it began after its last one, while the game was not over.
-        decisions: that it was asked for since its area's game began.
-        running: it is in an episode.
-        ended_at: the message in which it ended an episode of this game.
-        seen_at: the last message of it.
+        id: id of the agent in the messages.
+        team: number of its team.
+        area: the area in which it plays.
+        earned: rewards and group rewards since its area's game started.
+        ahead: rewards of a new episode that it started while the game was not over.
+        decisions: number of decisions since its area's game started.
+        running: True during an episode.
+        ended_at: number of the message in which it last ended an episode of this game.
+        seen_at: number of the message in which it last decided or finished a game.
     """
 
     id: int
@@ -63,23 +63,23 @@ class AreaAgent:
 
     @property
     def has_ended(self) -> bool:
-        """Whether an episode of it has ended in this game."""
+        """True if an episode of the agent has ended in this game."""
         return self.ended_at != _NOT_ENDED
 
     def earn(self, reward: float) -> None:
-        """Add a reward of its episode."""
+        """Add a reward of the agent's current episode."""
         if self.has_ended:
             self.ahead += reward
         else:
             self.earned += reward
 
     def end(self, message: int) -> None:
-        """End its episode. One that came back before the game was over has earned both episodes for it."""
+        """End the agent's episode. If it came back before the game was over, the rewards of both episodes count."""
         self.earned, self.ahead = self.earned + self.ahead, 0.0
         self.running, self.ended_at = False, message
 
     def leave_game(self, message: int) -> None:
-        """Get ready for the next game."""
+        """Prepare the agent for the next game."""
         self.earned, self.ahead, self.decisions = self.ahead, 0.0, 0
         self.ended_at, self.seen_at = _NOT_ENDED, message
 
@@ -89,9 +89,9 @@ class FinishedGame:
     """A game that is over.
 
     Attributes:
-        area: where it was played, and where the next one will be.
-        returns: team -> what its agents earned in it.
-        parted_from: the area that it was thought part of until now.
+        area: the area in which it was played, and in which the next one will be played.
+        returns: team -> the sum of its agents' rewards in the game.
+        parted_from: the area from which ``area`` has just been split, if any.
     """
 
     area: Area
@@ -100,7 +100,7 @@ class FinishedGame:
 
 
 class _Row(NamedTuple):
-    """An agent's row of a message."""
+    """An agent's row in a message."""
 
     id: int
     team: int
@@ -112,33 +112,33 @@ class Areas:
     """The areas of one environment.
 
     Args:
-        number: of areas, if the user gives it; 1 if that is to be found out.
+        number: number of areas, if the user specifies it; 1 to detect the areas.
     """
 
     def __init__(self, number: int = 1) -> None:
         self._number = number
         self.agents: dict[int, AreaAgent] = {}
-        self.teams: list[int] = []  # in order of appearance; those of one message ascending
+        self.teams: list[int] = []  # in order of appearance, ascending within a message
         self._areas: list[Area] = []
         self._message = 0
-        self._smallest: Counter[int] | None = None  # agents per team of the smallest area known
+        self._smallest: Counter[int] | None = None  # agents per team in the smallest known area
 
     def update(self, event: EnvironmentEvent) -> list[FinishedGame]:
-        """Add a message; afterwards all agents that ask for a decision are in their area and episode."""
+        """Process a message and return the finished games. Then, all deciding agents are in their area and episode."""
         self._message += 1
         rows = [row for behavior, batch in event.steps.items() for row in _rows(BehaviorId.parse(behavior).team, batch)]
         self.teams += sorted({row.team for row in rows} - set(self.teams))
         ended = []
         for row in rows:
             known = self.agents.get(row.id)
-            # One that is known but not running has ended already, and has not decided since.
+            # An agent that is known but not running has ended already, and has not decided since.
             if row.is_last and (known is None or known.running):
                 agent = known or self._join(row, self._place_of_new())
                 agent.earn(row.reward)
                 agent.end(self._message)
                 ended.append(agent)
         if ended and self._smallest is None and self._number > 1:
-            # The number of areas gives the size of one.
+            # The size of an area follows from the number of areas.
             sizes = _teams(self.agents.values())
             if not any(size % self._number for size in sizes.values()):
                 self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
@@ -151,7 +151,7 @@ class Areas:
             agent.running, agent.seen_at = True, self._message
             agent.decisions += 1
             agent.earn(row.reward)
-        if finished:  # an environment may have new agents in every game, and destroy the old ones
+        if finished:  # an environment may create new agents in every game and destroy the old ones
             long_ago = self._message - _LONG_AGO
             idle = (agent for agent in self.agents.values() if not agent.running and not agent.has_ended)
             for agent in [agent for agent in idle if agent.seen_at < long_ago]:
@@ -161,18 +161,18 @@ class Areas:
         return finished
 
     def longer_than(self, limit: int) -> list[FinishedGame]:
-        """The games that count and in which an agent asks for more than ``limit`` decisions, as they are now."""
+        """Return the current state of the counting games in which an agent needs more than ``limit`` decisions."""
         counting = [area for area in self._areas if area.match is not None and area.match.number is not None]
         long = [area for area in counting if any(agent.decisions > limit for agent in area.agents)]
         return [FinishedGame(area, self._returns(area.agents)) for area in long]
 
     def has_game(self, *, counting: bool) -> bool:
-        """Whether a game is being played that counts, or one that does not."""
+        """Return whether a game that counts is being played; with ``counting=False``, a game that does not count."""
         matches = (area.match for area in self._areas)
         return any(match is not None and (match.number is not None) == counting for match in matches)
 
     def _place_of_new(self) -> Area:
-        """The area of agents that are new: the last one where no agent is left, or else the newest."""
+        """Return the area for new agents: the most recent one without running agents, or else the newest one."""
         if not self._areas:
             self._areas.append(Area())
         empty = [area for area in self._areas if not any(agent.running for agent in area.agents)]
@@ -197,7 +197,7 @@ class Areas:
         return finished
 
     def _part(self, deciding: Sequence[_Row]) -> list[FinishedGame]:
-        """Finish the games of agents that begin again after all teams have ended together, while others continue."""
+        """Finish the games of agents that start again after all teams have ended together, while others continue."""
         known = [agent for row in deciding if (agent := self.agents.get(row.id)) is not None]
         back = {agent.id for agent in known if agent.has_ended and not agent.running}
         has_new = len(known) < len(deciding)  # some may have come back under new ids
@@ -206,9 +206,9 @@ class Areas:
             absent = [agent for agent in area.agents if agent.has_ended and not agent.running]
             for time in sorted({agent.ended_at for agent in absent if has_new or agent.id in back}, reverse=True):
                 if self._is_everyone(agent for agent in absent if agent.ended_at == time):
-                    # With them come back those whose episodes ended earlier in this game. An agent that stays
-                    # away while others of its team come back has left a game that continues; in turn-based games, a
-                    # whole team comes back later.
+                    # Agents whose episodes ended earlier in this game come back with them. An agent that stays away
+                    # while others of its team come back has left a game that continues. In turn-based games, a whole
+                    # team comes back later.
                     came = {agent.team for agent in absent if agent.id in back}
                     gone = [agent for agent in absent if agent.ended_at == time and agent.team not in came]
                     leaving = [agent for agent in absent if agent.id in back or agent in gone]
@@ -219,9 +219,9 @@ class Areas:
         return finished
 
     def _alike(self, agents: Sequence[AreaAgent]) -> list[list[AreaAgent]]:
-        """The areas that ended in one message: as many of the smallest one's size as there are agents for.
+        """Split agents that ended in one message into as many areas of the smallest known size as they can fill.
 
-        The agents of each team are numbered area by area.
+        This assumes that the agents of each team are numbered area by area.
         """
         sizes = _teams(agents) if self._smallest is None else self._smallest
         number = len(agents) // sizes.total()
@@ -238,7 +238,7 @@ class Areas:
         return {agent.team for agent in agents}.issuperset(self.teams)
 
     def _finish_apart(self, agents: list[AreaAgent], area: Area) -> FinishedGame:
-        """Finish the game of some agents of an area, and let them have one of their own."""
+        """Finish the game of some agents of an area, and move them to a new area."""
         own = Area(agents)
         area.agents = [agent for agent in area.agents if agent not in agents]
         for agent in agents:
@@ -271,30 +271,30 @@ class Match:
     """A game to play.
 
     Attributes:
-        sides: the two models, by their number. The environment's first, third, ... team is played by the first of them,
-            the second, fourth, ... by the other.
-        number: of the game in the tournament; None for one that does not count.
+        sides: numbers of the two models. The first model plays the environment's first, third, ... team, and the other
+            one plays its second, fourth, ... team.
+        number: number of the game in the tournament; None if it does not count.
     """
 
     sides: tuple[int, int]
     number: int | None = None
 
     def model(self, team: int) -> int:
-        """The model that plays the environment's ``team``-th team."""
+        """Return the model that plays the environment's ``team``-th team."""
         return self.sides[team % NUM_SIDES]
 
 
 def all_matches(num_models: int, games: int) -> list[Match]:
-    """``games`` of each pair, which change sides after each; one round of all pairs follows the other."""
+    """Return ``games`` matches per pair, in rounds of all pairs. Models change sides after every round."""
     pairs = list(itertools.combinations(range(num_models), NUM_SIDES))
     rounds = ((b, a) if number % NUM_SIDES else (a, b) for number in range(games) for a, b in pairs)
     return [Match(sides, number) for number, sides in enumerate(rounds)]
 
 
 class Queue:
-    """The games of one worker, in their order.
+    """The games of one worker, in order.
 
-    They are its own from the start, so that it does not matter which worker is the fastest.
+    Games are assigned to workers at the start, so that it does not matter which worker is the fastest.
     """
 
     def __init__(self, matches: Iterable[Match]) -> None:
@@ -304,23 +304,23 @@ class Queue:
 
     @property
     def has_due(self) -> bool:
-        """Whether some of its games have not begun."""
+        """True if some games have not started."""
         return bool(self._due)
 
     @property
     def is_done(self) -> bool:
-        """Whether all its games are over."""
+        """True if all games are over."""
         return not self._due and not self._playing
 
     def next(self) -> Match:
-        """The next game; when none is left, one that does not count."""
+        """Return the next game, or one that does not count if no game is left."""
         if not self._due:
             assert self._last is not None
             return replace(self._last, number=None)
         return self._begin(self._due.popleft())
 
     def another(self, match: Match) -> Match:
-        """A second game of the same sides: it turns out that they have played two at once."""
+        """Return another game with the same sides, for models that turn out to have played two games at once."""
         found = next((due for due in self._due if due.sides == match.sides), None)
         if found is None:
             return replace(match, number=None)
@@ -328,11 +328,11 @@ class Queue:
         return self._begin(found)
 
     def over(self, match: Match) -> bool:
-        """Note that a game is over. Returns whether it counts."""
+        """Record that a game is over; return whether it counts."""
         return match.number is not None and self._playing.pop(match.number, None) is not None
 
     def start_over(self) -> None:
-        """Put back the games that are being played: their environment was restarted."""
+        """Put back the games that are being played, because their environment was restarted."""
         self._due.extendleft(self._playing[number] for number in sorted(self._playing, reverse=True))
         self._playing.clear()
 

@@ -1,8 +1,8 @@
-"""The tournament as a game of the play loop: which model plays which team, until all games are over.
+"""A tournament in the play loop, which assigns the models to teams until all games are over.
 
-A game that does not end is truncated, and its agents continue without counting. Once a copy of the environment plays no
-game that counts any more although some are due, it rests until the others are done or in the same place. Then all of
-them are reset.
+A game that is too long is truncated; its agents continue to play, but no longer count. If a copy of the environment
+only plays games that do not count, although it has games left, it waits until the other copies are done or in the same
+state. Then all copies are reset.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from trajtrainer.policies.play.models import Model, Roles
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.tools.tournament.games import NUM_SIDES, Areas, Match, Queue, all_matches
 
-# Sums of 32-bit floats that differ by less are equal.
+# Sums of 32-bit floats that differ by less than this are considered equal.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class GameResult:
-    """One game.
+    """The result of one game.
 
     Attributes:
-        match: who played, on which side.
-        outcome: 1: the first of ``match.sides`` won, -1: the other, 0: a draw.
-        truncated: it had not ended; the side that was in the lead has won.
+        match: the models that played, and their sides.
+        outcome: 1 if the first model in ``match.sides`` won, -1 if the other one won, 0 for a draw.
+        truncated: True if the game was truncated; the side that was in the lead won.
     """
 
     match: Match
@@ -54,24 +54,24 @@ def play(
     parameters: Parameters | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Play games of every pair, and append their results as they end.
+    """Play the games of every pair, and append each result when its game is over.
 
     Args:
-        environment: of two or more teams; not closed.
-        entrants: at least two.
-        results: receives those of the games; those before a fault stay.
-        games: of each pair.
-        seed: of all policies' random numbers.
-        max_decisions: of an agent in one game; a longer game is truncated.
-        num_areas: training areas of each environment; 1 if that is to be found out.
-        parameters: of the environment.
-        stopped: asked after each step whether to end early.
+        environment: an environment with two or more teams; it is not closed.
+        entrants: at least two models.
+        results: list to which results are appended. After a fault, it contains the results so far.
+        games: games per pair.
+        seed: seed for the random numbers of all policies.
+        max_decisions: maximum number of an agent's decisions in a game; a longer game is truncated.
+        num_areas: number of training areas in each environment; 1 to detect them.
+        parameters: environment parameters.
+        stopped: called after each step; returns True to stop early.
 
     Raises:
-        UnsupportedError: the environment has one team.
+        UnsupportedError: the environment has only one team.
         SettingsError: a model does not fit the environment.
-        EnvironmentFaultError: an environment failed for good.
-        PolicyDivergedError: a model gives NaN.
+        EnvironmentFaultError: an environment failed permanently.
+        PolicyDivergedError: a model outputs NaN.
     """
     matches = all_matches(len(entrants), games)
     tournament = _Tournament(entrants, matches, results, environment.num_workers, seed, max_decisions, num_areas)
@@ -83,7 +83,8 @@ def play(
 class _Tournament:
     """The games of all workers, and the policies that play them.
 
-    Random numbers are those of a worker, a model and a behavior, so that games repeat whatever other workers do.
+    Each combination of worker, model and behavior has its own random numbers, so that games are reproducible regardless
+    of what other workers do.
     """
 
     entrants: Sequence[Model]
@@ -109,7 +110,7 @@ class _Tournament:
         return all(queue.is_done for queue in self._queues)
 
     def rests(self, worker: int) -> bool:
-        """Whether a worker's games are over, or only truncated games continue and its next one needs a reset."""
+        """Return whether a worker is done, or plays only truncated games and needs a reset before its next game."""
         queue, areas = self._queues[worker], self._areas[worker]
         waits = queue.has_due and areas.has_game(counting=False) and not areas.has_game(counting=True)
         return queue.is_done or waits
@@ -165,7 +166,7 @@ class _Tournament:
 
 
 class _NamedPolicy:
-    """A policy whose errors name the model."""
+    """A policy whose error messages contain the name of the model."""
 
     def __init__(self, name: str, policy: Policy) -> None:
         self.memory_size = policy.memory_size
@@ -180,7 +181,7 @@ class _NamedPolicy:
 
 
 def _outcome(returns: Mapping[int, float], teams: Sequence[int]) -> int:
-    """The sign of the difference between the mean returns of both sides' teams."""
+    """Return the sign of the difference between the two sides' mean team returns."""
     sides = [[returns[team] for team in teams[side::NUM_SIDES]] for side in range(NUM_SIDES)]
     first, second = (sum(side) / len(side) for side in sides)
     if math.isclose(first, second, rel_tol=_ROUNDING, abs_tol=_ROUNDING):

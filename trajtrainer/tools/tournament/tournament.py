@@ -1,6 +1,6 @@
-"""``trajtrainer tournament``: finds the models, lets them play against each other, and writes the ratings.
+"""``trajtrainer tournament``: find the models, let them play against each other, and write the ratings.
 
-The table has wins, draws and losses of every model and pair, and ratings with their uncertainty.
+The results contain the wins, draws and losses of every model and pair, and ratings with their uncertainty.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _SIZE_INCHES = (8.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class TournamentOutcome:
-    """A tournament that is over.
+    """The outcome of a tournament.
 
     Attributes:
-        table: the best model first.
-        exit_code: 0, or after a signal 128 and its number: the table is of the games that were over by then.
+        table: one row per model, the best model first.
+        exit_code: 0; 128 plus the number of a signal that ended the tournament, so that the table only covers the games
+            that were over by then; or another code after a failure.
     """
 
     table: list[Standing]
@@ -61,15 +62,15 @@ def hold(
     """Hold a tournament.
 
     Args:
-        models: as ``find_entrants`` takes them.
-        settings: of the environment, the device, the seed and the folder of runs.
-        games: of each pair.
-        max_decisions: of an agent in one game; a longer game is truncated.
-        json_file: where the result is written.
-        picture: where ratings over steps are plotted.
+        models: words that ``find_entrants`` accepts.
+        settings: settings of the environment, the device, the seed and the results folder.
+        games: games per pair.
+        max_decisions: maximum number of an agent's decisions in a game; a longer game is truncated.
+        json_file: file to write the results to.
+        picture: file to plot ratings over steps to.
 
     Raises:
-        TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed.
+        TrajtrainerError: a model, a file or the environment does not exist or does not fit, or the environment failed.
     """
     settings = acting.for_inference(settings)
     with Preflight() as check:
@@ -121,10 +122,10 @@ def hold(
 
 
 def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
-    """Find models, each once; see ``find_models``.
+    """Find models, without duplicates; see ``find_models``.
 
     Raises:
-        SettingsError: some words match no model, or only one is left. All mistakes are reported.
+        SettingsError: some words match no model, or there is only one model. All mistakes are reported.
     """
     entrants: dict[tuple[Path, ...], Model] = {}
     for model in find_models(words, results, options, scripted=True):
@@ -140,11 +141,11 @@ def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Games of one model.
+    """The results of one model's games.
 
     Attributes:
-        wins, draws, losses: how many of them.
-        truncated: those of them that had not ended at the limit of decisions.
+        wins, draws, losses: number of games with this result.
+        truncated: number of games that were truncated at the limit of decisions.
     """
 
     wins: int
@@ -166,9 +167,9 @@ class Standing:
 
     Attributes:
         entrant: the model.
-        score: against all others.
-        rating: mean of its skill as estimated from the games; all begin at 25.
-        uncertainty: standard deviation of that.
+        score: results against all other models.
+        rating: mean of the model's skill as estimated from the games; every model starts at 25.
+        uncertainty: standard deviation of the estimated skill.
     """
 
     entrant: Model
@@ -178,10 +179,11 @@ class Standing:
 
 
 def standings(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[Standing]:
-    """The table, the best first.
+    """Return the table, the best model first.
 
-    Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates. They
-    trust later games more; but models do not learn between games, so that the mean of several orders is taken.
+    Ratings follow Weng and Lin (2011, JMLR 12, algorithm 1): the Bradley-Terry model with Bayesian updates. The updates
+    give more weight to later games, but models do not learn between games. Therefore, ratings are averaged over several
+    orders of the games.
     """
     random = np.random.default_rng(_SEED)
     orders = [random.permutation(len(results)) for _ in range(_ORDERS)]
@@ -192,7 +194,7 @@ def standings(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[
 
 
 def _rate(num_models: int, results: Sequence[GameResult]) -> tuple[list[float], list[float]]:
-    """The models' ratings and standard deviations after games in this order."""
+    """Return the models' ratings and standard deviations after playing the games in this order."""
     model = BradleyTerryFull(tau=0.0)  # nothing is added to the uncertainty between games
     ratings = [model.rating() for _ in range(num_models)]
     for result in results:
@@ -203,7 +205,7 @@ def _rate(num_models: int, results: Sequence[GameResult]) -> tuple[list[float], 
 
 
 def pairs(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[dict[str, Any]]:
-    """The games of every pair from the view of its first model: all, and those of each side that it played."""
+    """Return the results of every pair from its first model's point of view, in total and for each side."""
     found = []
     for first, second in itertools.combinations(range(len(entrants)), 2):
         own = [result for result in results if {first, second} == set(result.match.sides)]
@@ -215,7 +217,7 @@ def pairs(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[dict
 
 
 def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Sequence[GameResult]) -> Mapping[str, Any]:
-    """Table and pairs as plain data."""
+    """Return the table and the pairs as plain data."""
     models = [
         {
             "name": row.entrant.name,
@@ -238,9 +240,9 @@ def _score(results: Sequence[GameResult], model: int) -> Score:
 
 
 def plot(table: Sequence[Standing], path: Path) -> None:
-    """Plot every model's rating and standard deviation: a line for the checkpoints of a run, a point for each other.
+    """Plot every model's rating and standard deviation: a line for the checkpoints of a run, a point for other models.
 
-    Models whose steps are not known are horizontal lines.
+    Models with an unknown number of steps are plotted as horizontal lines.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,10 +1,10 @@
-// Charts by uPlot, for the run page and for reports: lines in their bands, and the numbers under the pointer.
+// Charts with uPlot, for the run page and for reports: lines with bands around them, and the values under the pointer.
 //
-// A line has `name`, `color` (its number), `x` and `mean`, and may have `low` and `high`, `bands` (pairs of percentiles, the
-// wider one first), `seeds` (pairs of x and values, drawn thin), and `smooth`, which is drawn in front of the mean, between
-// `ends` instead of low and high.
+// A line has `name`, `color` (the number of its color), `x` and `mean`. It may have `low` and `high`, `bands` (pairs of
+// percentiles, the wider pair first), `seeds` (pairs of x and values, drawn as thin lines), and `smooth`, which is drawn in
+// front of the mean. With `smooth`, `ends` can replace low and high.
 
-const LINEAR = 1, LOG = 3, SYMMETRIC = 4; // uPlot's kinds of scales; the last is linear around 0
+const LINEAR = 1, LOG = 3, SYMMETRIC = 4; // uPlot's kinds of scales; the last one is linear around 0
 export const KINDS = { [LOG]: "log", [SYMMETRIC]: "log, linear around 0" };
 
 export function css(name) {
@@ -37,7 +37,7 @@ function nearest(sorted, wanted) {
   return wanted - sorted[low] < sorted[high] - wanted ? low : high;
 }
 
-// What uPlot draws: for each line the bands, single seeds, and the line in front of them.
+// Converts lines to uPlot's data and series: for each line, the bands, the individual seeds, and the line in front of them.
 export function prepared(lines, { isLog = false, isLogX = false } = {}) {
   const tables = [], series = [{}], bands = [], none = { show: false };
   const banded = Math.sqrt(lines.filter((line) => line.low).length);
@@ -60,21 +60,21 @@ export function prepared(lines, { isLog = false, isLogX = false } = {}) {
   const values = lines.flatMap(({ mean, low, high, seeds = [] }) => [mean, low ?? [], high ?? [], ...seeds.map(([, each]) => each)].flat());
   const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const kind = !isLog ? LINEAR : values.every((value) => value > 0) ? LOG : SYMMETRIC;
-  // A logarithmic axis of values below 0 has three powers of ten on each side, and is linear between those.
+  // A logarithmic axis with values below 0 has three powers of ten on each side, and is linear in between.
   const threshold = kind === SYMMETRIC ? 10 ** (Math.ceil(Math.log10(largest || 1)) - 3) : 1;
   return { data: tables.length ? uPlot.join(isLogX ? tables.map(positive) : tables) : [[]], series, bands, kind, threshold };
 }
 
-// A logarithmic axis has no place for 0.
+// Removes points at or below 0, which a logarithmic x axis cannot show.
 function positive([x, ...columns]) {
   const first = x.findIndex((value) => value > 0);
   return [x, ...columns].map((values) => (first < 0 ? [] : values.slice(first)));
 }
 
-// uPlot's options for what is `prepared`.
+// Returns uPlot's options for the result of `prepared`.
 //
-// `size`: width and height. `x` and `y`: the axes' titles. `format`: of a number of the x axis. `span`: calls for the part
-// of the x axis to show; null shows all. `limits`: of the y axis, null where the values are to decide.
+// `size`: width and height. `x` and `y`: titles of the axes. `format`: formats a number of the x axis. `span`: returns the
+// part of the x axis to show, or null to show all of it. `limits`: limits of the y axis; null means to fit the values.
 export function options({ series, bands, kind, threshold }, place) {
   const { size: [width, height], x, y, format = short, span = () => null, limits = [null, null], isLogX = false } = place;
   const font = "11px system-ui, sans-serif";
@@ -113,7 +113,7 @@ export function options({ series, bands, kind, threshold }, place) {
   };
 }
 
-// The width of an axis by its longest number, in pixels.
+// Returns the width of an axis in pixels, which depends on its longest label.
 function wide(_, values) {
   return Math.max(48, 14 + 6.5 * Math.max(0, ...(values ?? []).map((text) => text.length)));
 }
@@ -123,7 +123,7 @@ function padded(low, high) {
   return [low / factor, high * factor];
 }
 
-// At most about nine; within two powers of ten also 2 and 5 times each.
+// Returns about nine powers of ten at most. If the range is small, 2 and 5 times each power are added.
 function powersOfTen(low, high) {
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const step = Math.ceil((last - first) / 8), factors = last - first <= 2 ? [1, 2, 5] : [1];
@@ -139,7 +139,7 @@ function element(name, content, className = "") {
   return found;
 }
 
-// The values of a line at one of its points, for the tip.
+// Returns the values of a line at one of its points, for the tooltip.
 function told({ mean, low, high, bands, seeds, smooth }, at) {
   const between = (from, to) => `${short(from[at])} to ${short(to[at])}`;
   const range = low && low[at] !== high[at] ? between(low, high) : null, value = short(mean[at]);
@@ -148,7 +148,8 @@ function told({ mean, low, high, bands, seeds, smooth }, at) {
   return smooth ? [short(smooth[at]), range ?? value] : [range ?? value];
 }
 
-// uPlot's hooks that show the values of the lines at the pointer. `where` names a point: its line, and which.
+// Returns uPlot hooks that show the values of the lines at the pointer. `where` returns the title for a line and the index of
+// one of its points.
 export function pointer(tip, lines, where) {
   const show = (plot) => {
     const { left, top } = plot.cursor;

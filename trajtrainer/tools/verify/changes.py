@@ -1,6 +1,6 @@
-"""The table of what can go wrong between a trained policy and a game: changes that are tried one by one.
+"""A table of what can go wrong between a trained policy and a game: changes that are tried one by one.
 
-A change says what the network in the game saw, or what the game did with its answer, unlike what was recorded.
+A change describes how the network's input in the game, or the game's use of its output, may differ from the recording.
 Shape legend: N decisions, O an observation's own shape, C continuous actions.
 """
 
@@ -19,17 +19,17 @@ from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.tools.verify.network import Answer, MemoryHandling, Network, Question
 
 _STACKING: Final = re.compile(r"StackingSensor_size(\d+)_")
-_MOST_REORDERED: Final = 5  # sensors or actions whose orders are all tried
-_MOST_NUMBERS: Final = 48  # of a vector whose parts are moved
-_MOST_SWAPPED: Final = 12  # of a vector in which each pair of numbers is swapped
-_VECTOR, _LIST, _PICTURE = 2, 3, 4  # dimensions of a sensor's column, that of the decisions included
-# Observations in other units: bytes, degrees, centimeters and so on. Their inverses are tried, too.
+_MOST_REORDERED: Final = 5  # maximum number of sensors or actions for which all orders are tried
+_MOST_NUMBERS: Final = 48  # maximum size of a vector for which moved parts are tried
+_MOST_SWAPPED: Final = 12  # maximum size of a vector for which swapping each pair of numbers is tried
+_VECTOR, _LIST, _PICTURE = 2, 3, 4  # number of dimensions of a sensor's column, including the one for decisions
+# Observations in other units, such as bytes, degrees or centimeters. The inverse factors are also tried.
 _FACTORS: Final = (255.0, 180.0 / np.pi, 360.0, 180.0, 1000.0, 100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.5)
 Alter = Callable[[FloatArray], FloatArray]
 
 
 class Cause(enum.Enum):
-    """The kinds of changes, in the user's words."""
+    """The kinds of changes, as they are shown to the user."""
 
     SENSOR_ORDER = "sensor order"
     SENSOR_SHAPE = "other sensors"
@@ -46,16 +46,17 @@ class Cause(enum.Enum):
 
 
 _ADVICE: Final = {
-    Cause.SENSOR_ORDER: "Pass the sensors, and the numbers of each, in the order of the training (Unity sorts sensors "
-    "by name).",
+    Cause.SENSOR_ORDER: "Pass the sensors, and the numbers of each sensor, in the same order as in training (Unity "
+    "sorts sensors by name).",
     Cause.STACKING: "Keep a stack for each agent, with the oldest frame first. Fill it with zeros when an episode "
-    "begins, and append each new frame at the end.",
-    Cause.NORMALIZATION: "Normalization is part of the model: pass it the observations as they are.",
-    Cause.SCALE: "Pass observations in the units of the training; pixels are from 0 to 1.",
-    Cause.MASK: "Pass the mask of this very decision: 1 allows an action, 0 forbids it.",
+    "starts, and append each new frame at the end.",
+    Cause.NORMALIZATION: "Normalization is part of the model: pass it the raw observations.",
+    Cause.SCALE: "Pass observations in the same units as in training; pixels are from 0 to 1.",
+    Cause.MASK: "Pass the mask of the current decision: 1 allows an action, 0 forbids it.",
     Cause.PICTURES: "Pass pictures as channels, rows (from the top), columns: all of the first channel, then the next.",
-    Cause.MEMORY: "Clear the memory when an episode begins. Otherwise keep what each decision returns, for each agent.",
-    Cause.TIMING: "Act on the newest observation, in the frame in which it was observed.",
+    Cause.MEMORY: "Clear the memory when an episode starts. Otherwise pass back the memory that the agent's last "
+    "decision returned.",
+    Cause.TIMING: "Act on the latest observation, in the frame in which it was observed.",
     Cause.MODEL: "Export the model that you want, and put it into the game.",
     Cause.ACTIONS: "Use the actions in the order and range of the model. Discrete actions count from 0.",
 }
@@ -66,14 +67,14 @@ class Change:
     """One way in which a game may differ from the recording and the model.
 
     Attributes:
-        cause: the kind.
-        text: what the game did, as a sentence.
-        ask: what the network saw instead.
-        alter: what the game made of the answer.
-        memory: what the game did with the memory.
-        network: the game's own network.
-        delay: decisions between an observation and acting on its answer.
-        scaled: the sensors whose unit differs, and the factor.
+        cause: the kind of change.
+        text: a sentence that says what the game does.
+        ask: converts the recorded question to what the network saw in the game.
+        alter: converts the network's answer to what the game made of it.
+        memory: how the game handled the memory.
+        network: the network in the game, if it is a different one.
+        delay: number of decisions between an observation and the action based on it.
+        scaled: the sensors with a different unit, and the factor.
     """
 
     cause: Cause
@@ -87,24 +88,24 @@ class Change:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Advice on how to fix this cause."""
         return _ADVICE[self.cause]
 
 
 def label_of(number: int, spec: ObservationSpec) -> str:
-    """The name of a sensor in messages."""
+    """Return the name of a sensor for messages."""
     return f"sensor {number} ({spec.name!r})" if spec.name else f"sensor {number}"
 
 
 def changes_of(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
-    """Yield all single changes, the plainest first."""
+    """Yield all single changes, simplest first."""
     labels = [label_of(number, spec) for number, spec in enumerate(specs)]
-    yield Change(Cause.TIMING, "The game acts one decision late: on the observation before.", delay=1)
+    yield Change(Cause.TIMING, "The game acts one decision late, on the previous observation.", delay=1)
     yield Change(Cause.TIMING, "The game acts two decisions late.", delay=2)
-    yield Change(Cause.TIMING, "Each action was recorded with the observation after the one it answers.", delay=-1)
+    yield Change(Cause.TIMING, "Each action was recorded with the observation after the one it is based on.", delay=-1)
     if network.memory_size:
         never, always = MemoryHandling.NEVER_CLEARED, MemoryHandling.ALWAYS_CLEARED
-        yield Change(Cause.MEMORY, "The memory is not cleared when an episode begins.", memory=never)
+        yield Change(Cause.MEMORY, "The memory is not cleared when an episode starts.", memory=never)
         yield Change(Cause.MEMORY, "The memory is empty at every decision.", memory=always)
     for text, mask in _masks(question) if question.mask.any() else ():
         yield Change(Cause.MASK, f"The mask {text}.", partial(replace, mask=mask))
@@ -138,13 +139,13 @@ def _on_sensors(sensors: Sequence[int], function: Alter) -> Callable[[Question],
 
 
 def _together_and_singly(sensors: Sequence[int], labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
-    """Yield all sensors and, if there are several, each alone."""
+    """Yield all sensors together and, if there are several, each of them alone."""
     for group in [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1):
         yield group, " and ".join(labels[each] for each in group)
 
 
 def _orders(size: int) -> Iterator[list[int]]:
-    """Yield other orders: first those in which two are swapped, then, of few, all others."""
+    """Yield other orders: first all with two elements swapped, then, if there are only a few elements, all others."""
     plain = list(range(size))
     for first, second in itertools.combinations(plain, 2):
         order = list(plain)
@@ -159,8 +160,8 @@ def _masks(question: Question) -> Iterator[tuple[str, BoolArray]]:
     before = np.concatenate([np.zeros_like(question.mask[:1]), question.mask[:-1]])
     before[question.starts] = False
     yield "is ignored: all actions are allowed", np.zeros_like(question.mask)
-    yield "is inverted: what is forbidden is allowed", ~question.mask
-    yield "is that of the decision before", before
+    yield "is inverted: forbidden actions are allowed, and allowed ones forbidden", ~question.mask
+    yield "is that of the previous decision", before
 
 
 def _normalizations(network: Network, labels: Sequence[str]) -> Iterator[Change]:
@@ -223,7 +224,7 @@ def _actions(network: Network) -> Iterator[Change]:
 
 
 def times(factors: FloatArray, text: str) -> Change:
-    """The change of continuous actions by these factors [C]."""
+    """Return a change that multiplies continuous actions by these factors [C]."""
 
     def alter(answer: Answer) -> Answer:
         mean = None if answer.mean is None else answer.mean * factors
@@ -234,14 +235,14 @@ def times(factors: FloatArray, text: str) -> Change:
 
 
 def _sensor_orders(question: Question, labels: Sequence[str]) -> Iterator[Change]:
-    """Yield other orders of sensors: of all vectors, and of others among those of one shape."""
+    """Yield other orders of sensors: vectors among all vectors, other sensors among those of the same shape."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, values in enumerate(question.obs):
         groups.setdefault(values.shape[1:] if values.ndim > _VECTOR else (), []).append(number)
 
     def ordered(question: Question, group: Sequence[int], order: Sequence[int]) -> Question:
         values = [question.obs[group[each]] for each in order]
-        if values[0].ndim == _VECTOR:  # all numbers side by side, split where the sizes of the right order say
+        if values[0].ndim == _VECTOR:  # concatenate all numbers, and split them by the sizes in the right order
             ends = np.cumsum([question.obs[each].shape[1] for each in group])[:-1]
             values = np.split(np.concatenate(values, axis=1), ends, axis=1)
         obs = dict(enumerate(question.obs)) | dict(zip(group, values, strict=True))
@@ -276,7 +277,7 @@ def _number_orders(values: FloatArray) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _stacks(question: Question, values: FloatArray, spec: ObservationSpec) -> Iterator[tuple[str, FloatArray]]:
-    """Yield other stacks of a sensor that has stacked frames."""
+    """Yield wrong stacks of a sensor with stacked frames."""
     frames = _frames_of(values, question, spec)
     if frames == 1:
         return
@@ -290,15 +291,15 @@ def _stacks(question: Question, values: FloatArray, spec: ObservationSpec) -> It
     yield "are not kept: the newest comes first, and the others are zeros", np.concatenate([newest, zeros], axis=1)
     yield "are not kept: all are the newest", np.concatenate([newest] * frames, axis=1)
     yield "are mixed: number by number instead of frame by frame", mixed
-    yield "are not cleared when an episode begins", stack(question, newest, frames, cleared=False)
-    yield "begin with copies of the first one instead of zeros", stack(question, newest, frames, padded=True)
-    yield "lack the newest: they are one decision late", late
+    yield "are not cleared when an episode starts", stack(question, newest, frames, cleared=False)
+    yield "start with copies of the first one instead of zeros", stack(question, newest, frames, padded=True)
+    yield "lack the newest one: they are one decision late", late
 
 
 def stack(
     question: Question, newest: FloatArray, frames: int, *, cleared: bool = True, padded: bool = False
 ) -> FloatArray:
-    """The observations [N, *O] with those before them, along the first axis of O, oldest first as in Unity."""
+    """Stack observations [N, *O] with the previous ones along the first axis of O, oldest first as in Unity."""
     rows = np.arange(len(newest))
     begins = np.maximum.accumulate(np.where(question.starts, rows, 0)) if cleared else np.zeros_like(rows)
     parts = []
@@ -311,7 +312,7 @@ def stack(
 
 
 def _frames_of(values: FloatArray, question: Question, spec: ObservationSpec) -> int:
-    """The number of frames that a sensor stacks: by its name, or by its values; 1 if it does not stack."""
+    """Return the number of frames that a sensor stacks, judging by its name or its values; 1 if it does not stack."""
     size = values.shape[1]
     named = _STACKING.match(spec.name)
     if named and int(named[1]) and size % int(named[1]) == 0:
@@ -366,7 +367,7 @@ def _scales(labels: Sequence[str]) -> Iterator[Change]:
 
 
 def scaled(sensors: Sequence[int], labels: Sequence[str], factor: float) -> Change:
-    """The change of observations by a factor."""
+    """Return a change that multiplies observations by a factor."""
     shown = f"{factor:.4g} times" if abs(factor) >= 1 or factor < 0 else f"1/{1 / factor:.4g} of"
     text = f"The network sees {shown} the observations of {' and '.join(labels[each] for each in sensors)}."
     ask = _on_sensors(sensors, lambda x: x * np.float32(factor))
@@ -374,7 +375,7 @@ def scaled(sensors: Sequence[int], labels: Sequence[str], factor: float) -> Chan
 
 
 def refitted(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
-    """Yield changes that make recorded sensors fit a model that takes others, if there are any."""
+    """Yield changes that could explain why the model has other sensor shapes than the recording."""
     wanted = [shape for shape in network.sensor_shapes if shape is not None]
     shapes = question.shapes
     if len(wanted) != len(shapes) or len(wanted) != len(network.sensor_shapes):
@@ -391,13 +392,13 @@ def refitted(network: Network, question: Question, specs: Sequence[ObservationSp
     sensor, values, label = others[0], question.obs[others[0]], labels[others[0]]
     own, other = shapes[sensor], wanted[sensor]
     if own[1:] == other[1:] and other[0] % own[0] == 0:
-        text = f"The model takes {other[0] // own[0]} stacked frames of {label}, and one was recorded."
+        text = f"The model takes {other[0] // own[0]} stacked frames of {label}, but only one was recorded."
         yield Change(Cause.STACKING, text, _showing(sensor, stack(question, values, other[0] // own[0])))
     elif own[1:] == other[1:] and own[0] % other[0] == 0:
-        text = f"{own[0] // other[0]} stacked frames of {label} were recorded, and the model takes one."
+        text = f"{own[0] // other[0]} stacked frames of {label} were recorded, but the model takes only one."
         yield Change(Cause.STACKING, text, _showing(sensor, values[:, -other[0] :]))
     for axes in itertools.permutations(range(3)) if len(own) == 3 else ():
         if tuple(own[axis] for axis in axes) == other:
-            text = f"The pictures of {label} were recorded as {own}, and the model takes {other}."
+            text = f"The pictures of {label} were recorded as {own}, but the model takes {other}."
             shown = values.transpose(0, *(axis + 1 for axis in axes))
             yield Change(Cause.PICTURES, text, _showing(sensor, shown))

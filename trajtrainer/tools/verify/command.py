@@ -1,4 +1,4 @@
-"""``trajtrainer verify MODEL --demo FILE``: checks whether a game acts as its policy does in training, or why not."""
+"""``trajtrainer verify MODEL --demo FILE``: checks whether a game acts like the policy in training, or why not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.demo",
         nargs="+",
         required=True,
-        help="what the game recorded while the policy acted (Demonstration Recorder), or folders of such files",
+        help="recordings that the game made while the policy acted (Demonstration Recorder), or folders of them",
     )
     parser.add_argument(
         "--run", metavar="RUN", help="also compare with the sensors and the other checkpoints of this run"
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default both are accepted, and the command reports which it is",
     )
     add_count(
-        parser, "--decisions", "decisions", "use at most this many decisions (default: 2000, fewer with large pictures)"
+        parser, "--decisions", "decisions", "use at most this many decisions (default: 2000, fewer with large images)"
     )
     add_raw_image_order(parser)
     add_results_dir(parser)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def format_verification(found: Verification, model: str) -> Iterator[str]:
-    """The lines about the findings."""
+    """Yield the lines that describe the findings."""
     recording = found.recording
     first = "" if recording.is_whole else "the first "
     episodes = counted(int(recording.question.starts.sum()), "episode")
@@ -120,7 +120,7 @@ def _verdict(verdict: Verdict, model: str) -> Iterator[str]:
             yield f"  as {fit.mode.value} actions: {fit.figures.in_words(fit.mode)}"
     if verdict.as_good:
         others = [fit.change.text for fit in verdict.as_good[:3] if fit.change is not None]
-        yield f"  As good an explanation: {' '.join(others)}"
+        yield f"  Equally good explanation: {' '.join(others)}"
     if best is not None and best.change is not None:
         yield f"  {best.change.advice}"
 

@@ -1,7 +1,7 @@
-"""Finds what explains recorded actions: the model as it is, or one of the changes between it and the game.
+"""Finds the explanation for recorded actions: the unchanged model, or one of the possible changes in the game.
 
-Every change is tried; the one under which the recorded actions are most likely is the explanation, if it is better than
-the model as it is beyond doubt and if nothing else speaks against it.
+Every change is tried. The one under which the recorded actions are most likely is the explanation, if it is clearly
+better than the unchanged model and consistent with the recorded actions.
 """
 
 import math
@@ -18,9 +18,9 @@ from trajtrainer.tools.verify.changes import Cause, Change, changes_of, label_of
 from trajtrainer.tools.verify.likelihood import Figures, Mode, PlayedActions
 from trajtrainer.tools.verify.network import Network, Question
 
-# Logarithm of a likelihood ratio from which one of some hundred explanations is better than the model as it is.
+# Logarithm of the likelihood ratio above which one of a few hundred explanations is better than the unchanged model.
 _DECISIVE: Final = 11.0
-_ALIKE: Final = 3.0  # the same, below which the first explanation is as good
+_ALIKE: Final = 3.0  # logarithm of the likelihood ratio below which two explanations are equally good
 _NOTHING: Final = Change(Cause.MODE, "")
 
 
@@ -29,11 +29,11 @@ class Fit:
     """How well the recorded actions agree with the model under a change.
 
     Attributes:
-        change: None for the model as it is.
-        mode: of the actions.
-        log_likelihood: of all actions.
-        figures: the error.
-        fits: whether nothing speaks against it.
+        change: the change; None for the unchanged model.
+        mode: how the actions are chosen.
+        log_likelihood: log-likelihood of all actions.
+        figures: statistics of the error.
+        fits: True if the actions are consistent with the model; only known if the fit was judged.
     """
 
     change: Change | None
@@ -45,14 +45,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether recorded actions are the model's.
+    """The verdict on whether recorded actions are the model's.
 
     Attributes:
-        agrees: they are.
-        plain: the model as it is; None if it cannot take what was recorded.
+        agrees: True if they are the model's actions.
+        plain: the fit of the unchanged model; None if it cannot process the recorded observations.
         best: the explanation, without a change if the actions are the model's; None if there is no explanation.
         as_good: other explanations that are as good as ``best``.
-        num_tried: changes.
+        num_tried: number of changes that were tried.
     """
 
     agrees: bool
@@ -76,9 +76,9 @@ class Trial:
 
     Args:
         network: the model.
-        question: what was recorded.
-        actions: that were taken.
-        specs: of the recorded sensors.
+        question: the recorded inputs.
+        actions: the recorded actions.
+        specs: specs of the recorded sensors.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Trial:
         self.num_tried = 0
 
     def fits_of(self, change: Change | None = None, *, judge: bool = False) -> list[Fit]:
-        """One fit per mode that is possible; none if the network does not take what the change makes of the question.
+        """Return one fit for each possible mode, or none if the network cannot process the changed question.
 
         Args:
-            change: to make.
-            judge: also decide whether anything speaks against it, which takes longer than all else.
+            change: the change to try.
+            judge: also decide whether the actions are consistent with the model, which takes longer than the rest.
         """
         made = change or _NOTHING
         network = made.network or self._network
@@ -126,11 +126,11 @@ class Trial:
         return found
 
     def judged(self, fit: Fit) -> Fit:
-        """The same with ``fits``."""
+        """Return the same fit, with ``fits`` set."""
         return next(each for each in self.fits_of(fit.change, judge=True) if each.mode is fit.mode)
 
     def tried(self, changes: Iterable[Change]) -> list[Fit]:
-        """The fits of all these changes."""
+        """Return the fits of all these changes."""
         found = []
         for change in changes:
             try:
@@ -141,13 +141,13 @@ class Trial:
         return found
 
     def single_changes(self, others: Sequence[Change]) -> list[Change]:
-        """All changes, those included that only the caller knows."""
+        """Return all changes to try, including the caller's."""
         if not self._network.takes(self._question.shapes):
             return list(refitted(self._network, self._question, self._specs))
         return [*others, *changes_of(self._network, self._question, self._specs)]
 
     def factors(self, fits: Sequence[Fit]) -> list[Fit]:
-        """The fits of other factors: around the best one of the observations, and the mean one of the actions."""
+        """Return fits of further factors: near the best one for the observations, and the mean one of the actions."""
         found: list[Fit] = []
         scales = [each for each in fits if each.change is not None and each.change.scaled is not None]
         if scales:
@@ -179,7 +179,7 @@ class Trial:
 
 
 def _best(fits: Sequence[Fit]) -> Fit:
-    """The most likely fit; of those that are as good, the first."""
+    """Return the most likely fit, or the first of several that are equally good."""
     most = max(each.log_likelihood for each in fits)
     return next(each for each in fits if each.log_likelihood >= most - _ALIKE)
 
@@ -193,15 +193,15 @@ def explain(
     others: Sequence[Change] = (),
     expected: Mode | None = None,
 ) -> Verdict:
-    """Whether actions are the answers of a model and, if not, what explains them.
+    """Decide whether actions are those of a model and, if not, find what explains them.
 
     Args:
         network: the model.
-        question: what was recorded.
-        actions: that were taken.
-        specs: of the recorded sensors.
-        others: further changes to try: other models.
-        expected: how the game should act; None for either.
+        question: the recorded inputs.
+        actions: the recorded actions.
+        specs: specs of the recorded sensors.
+        others: additional changes to try, such as other models.
+        expected: how the game should choose actions; None for either mode.
     """
     trial = Trial(network, question, actions, specs)
     plain_fits = trial.fits_of(judge=True)
@@ -215,12 +215,14 @@ def explain(
     found = plain_fits + trial.tried(trial.single_changes(others))
     found += trial.factors(found)
     if not found:
-        raise CheckpointError(f"What was recorded makes no sense to {network.name}: no change of it gives numbers.")
+        raise CheckpointError(
+            f"{network.name} cannot process the recorded observations: it returns NaN, whatever change is tried."
+        )
     best = trial.judged(_best(found))
     enough = _DECISIVE + (likely.log_likelihood if likely is not None else -math.inf)
     if best.log_likelihood > enough and (best.fits or likely is None):
         alike = [each for each in found if best.log_likelihood - each.log_likelihood <= _ALIKE]
-        # Explanations that differ in their numbers only are one.
+        # Explanations that differ only in their numbers count as one.
         as_good = {_key(each): each for each in alike if _key(each) != _key(best)}
         return Verdict(False, plain, best, tuple(as_good.values()), trial.num_tried)
     assert likely is not None

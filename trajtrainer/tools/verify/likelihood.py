@@ -1,8 +1,9 @@
-"""How likely recorded actions are under a model's distributions: as samples, and as its most likely actions.
+"""Computes how likely recorded actions are under a model's distributions, as samples or as its most likely actions.
 
-Both are probability densities, mixed with a tiny even one so that one odd action cannot decide. Two explanations are
-compared by the logarithm of their likelihood ratio: if the first is true, the second is ahead by t or more with a
-probability of at most exp(-t) (Markov's inequality), however many decisions there are and whatever the network is.
+Both are probability densities, mixed with a tiny share of a uniform one, so that a single odd action cannot decide the
+result. Two explanations are compared by the logarithm of their likelihood ratio: if the first one is true, the second
+one is ahead by t or more with a probability of at most exp(-t) (Markov's inequality), regardless of the number of
+decisions and of the network.
 
 Shape legend: N decisions, C continuous actions, K discrete branches, F features.
 """
@@ -23,22 +24,22 @@ from trajtrainer.tools.verify.network import Answer
 
 Doubles = NDArray[np.float64]
 
-# Between engines: other orders of sums, other approximations of exp and tanh.
+# Differences between engines, which sum in other orders and approximate exp and tanh in other ways.
 _TOLERANCE: Final = 2e-3
-_LOG_TOLERANCE: Final = 2e-3  # of log-probabilities, below which two discrete actions count as equally likely
-_MOST_ODD: Final = 0.002  # of decisions that may not be the model's: a player took over, for instance
+_LOG_TOLERANCE: Final = 2e-3  # two discrete actions whose log-probabilities differ by less count as equally likely
+_MOST_ODD: Final = 0.002  # share of decisions that may not be the model's, for example because a player took over
 _EVEN: Final = 1e-6
 _MOST_FEATURES: Final = 24
 _SIMULATIONS: Final = 100
-_IMPOSSIBLE: Final = 6.0  # standard deviations of a statistic
-# Beyond, raw actions are not known.
+_IMPOSSIBLE: Final = 6.0  # standard deviations from a statistic's mean that do not occur by chance
+# Raw actions beyond these limits are unknown.
 _CLIPPED: Final = 1.0 - 1e-6
 _SQUASHED: Final = 0.9999
 _ROOT_TWO_PI: Final = math.log(math.sqrt(2.0 * math.pi))
 
 
 class Mode(enum.Enum):
-    """How actions follow from distributions."""
+    """How actions are chosen from distributions."""
 
     SAMPLED = "sampled"
     DETERMINISTIC = "deterministic"
@@ -56,16 +57,16 @@ class PlayedActions:
 
 
 def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubles | None:
-    """One number per decision and action, [N, C + K]; None if the model cannot act in this mode."""
+    """Return log-likelihoods per decision and action [N, C + K], or None if the model cannot act in this mode."""
     if mode is Mode.DETERMINISTIC:
         size = actions.continuous.shape[1]
         found = np.where(matches(answer, actions), 0.0, -np.inf)
-        # At the limits actions have a probability, as of samples; elsewhere a density.
+        # As with samples, actions at the limits have a probability, and others have a density.
         inside = np.abs(actions.continuous) < (_CLIPPED if answer.limit else _SQUASHED)
         found[:, :size] -= inside * math.log(2.0 * _TOLERANCE)
         for k, log_probs in enumerate(answer.log_probs):
             equal = log_probs >= log_probs.max(axis=1, keepdims=True) - _LOG_TOLERANCE
-            found[:, size + k] -= np.log(equal.sum(axis=1))  # any of them may be chosen
+            found[:, size + k] -= np.log(equal.sum(axis=1))  # any of the equally likely actions may be chosen
     else:
         if not answer.is_sampled or (answer.spread is None and answer.mode.shape[1]):
             return None
@@ -75,13 +76,13 @@ def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubl
 
 
 def evenly(answer: Answer) -> Doubles:
-    """The log-likelihood of actions about which nothing is known, [C + K]."""
+    """Return the log-likelihood of actions under a uniform distribution [C + K]."""
     size = answer.mode.shape[1]
     return np.array([math.log(0.5)] * size + [-math.log(each.shape[1]) for each in answer.log_probs])
 
 
 def matches(answer: Answer, actions: PlayedActions) -> BoolArray:
-    """Which actions are the most likely ones, bool [N, C + K]."""
+    """Return which actions are the model's most likely ones, bool [N, C + K]."""
     near = np.abs(actions.continuous - answer.mode) <= _TOLERANCE
     best = [
         each.max(axis=1) - _chosen(each, actions.discrete[:, k]) <= _LOG_TOLERANCE
@@ -95,7 +96,7 @@ def _chosen(log_probs: Doubles | FloatArray, chosen: NDArray[np.int64]) -> Doubl
 
 
 def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubles]:
-    """Raw actions, which of them are only known to lie there or beyond, and the log-density of the change."""
+    """Return raw actions, a mask of the clipped ones, and the log-density of the change of variables."""
     given = actions.astype(np.float64)
     limit = _CLIPPED if answer.limit else _SQUASHED
     beyond = np.abs(given) >= limit
@@ -136,16 +137,16 @@ def sampled(answer: Answer, random: np.random.Generator) -> PlayedActions:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The error, as numbers to show.
+    """Statistics of the error, to show to the user.
 
     Attributes:
-        decisions: that were compared.
-        different: share of them whose action is not the most likely one.
-        distance: mean difference of continuous actions from the model's most likely ones; None without any.
-        deviations, usual_deviations: root mean square of the distance from the mean in standard deviations, found and
-            expected of samples, of actions that are not clipped; None without a distribution.
-        probability, usual_probability: geometric mean of the probability of discrete actions, found and expected of
-            samples; None without any, or without a distribution.
+        decisions: number of decisions that were compared.
+        different: share of decisions whose action is not the most likely one.
+        distance: mean difference of continuous actions from the model's most likely ones; None without such actions.
+        deviations, usual_deviations: root mean square distance from the mean in standard deviations, as found and as
+            expected for samples, for actions that are not clipped; None without a distribution.
+        probability, usual_probability: geometric mean of the probability of discrete actions, as found and as expected
+            for samples; None without such actions, or without a distribution.
     """
 
     decisions: int
@@ -157,7 +158,7 @@ class Figures:
     usual_probability: float | None = None
 
     def in_words(self, mode: Mode) -> str:
-        """The figures of this mode, for a table."""
+        """Return the figures for this mode as text."""
         if mode is Mode.DETERMINISTIC:
             text = f"{self.different:.1%} of {counted(self.decisions, 'decision')} differ"
             return text + (f", by {self.distance:.3g} on average" if self.distance is not None else "")
@@ -174,13 +175,13 @@ class Figures:
 
     @property
     def error(self) -> float:
-        """Grows with the distance of the actions from the model's, even where none matches."""
+        """A number that grows with the distance of the actions from the model's, even if none of them match."""
         error = (self.distance or 0.0) + (self.different if self.probability is None else -math.log(self.probability))
         return error if self.deviations is None else error + math.log(max(self.deviations, 1e-9))
 
 
 def figures(answer: Answer, actions: PlayedActions) -> Figures:
-    """The error of one or more decisions. What is expected of samples is that of one sample of each decision."""
+    """Compute the error of one or more decisions. The expected values are estimated from one sample per decision."""
     usual = sampled(answer, np.random.default_rng(0))
     pairs: list[tuple[float | None, float | None]] = [(None, None), (None, None)]
     if answer.spread is not None and actions.continuous.shape[1]:
@@ -206,7 +207,7 @@ def _deviations(answer: Answer, actions: PlayedActions) -> float | None:
 
 
 def features(obs: Sequence[FloatArray]) -> FloatArray:
-    """Numbers by which decisions differ, f32 [N, F]: standardized observations, or sums of many of them."""
+    """Return features that distinguish decisions, f32 [N, F]: standardized observations, or random sums of them."""
     flat = np.concatenate([values.reshape(len(values), -1) for values in obs], axis=1)
     deviation = flat.std(axis=0)
     varied = deviation > 1e-6
@@ -220,16 +221,16 @@ def features(obs: Sequence[FloatArray]) -> FloatArray:
 
 
 def fits(answer: Answer, actions: PlayedActions, mode: Mode, seen: FloatArray) -> bool:
-    """Whether nothing speaks against the actions being the model's.
+    """Return whether the actions are consistent with the model.
 
-    Statistics of sampled actions are compared with those of simulated samples: their likelihood, and mean and spread of
-    each action around its expected value, also in relation to what was observed.
+    For sampled actions, statistics are compared with those of simulated samples: the likelihood, and mean and spread of
+    each action around its expected value, including the correlation with the observations.
 
     Args:
-        answer: of N decisions.
-        actions: that were recorded.
-        mode: of the actions.
-        seen: features [N, F] of the decisions.
+        answer: the model's distributions in N decisions.
+        actions: the recorded actions.
+        mode: how the actions were chosen.
+        seen: features of the decisions, [N, F].
     """
     if mode is Mode.DETERMINISTIC:
         return int((~matches(answer, actions)).any(1).sum()) <= _MOST_ODD * len(actions)

@@ -1,7 +1,7 @@
-"""A policy as the distribution over actions that it gives for recorded observations.
+"""Runs a policy on recorded observations, and returns its distributions over actions.
 
-An exported model samples its actions inside the graph. Here the noise is an input, and the distribution is an output,
-so that recorded actions can be compared with it. Checkpoints are exported in memory first.
+An exported model samples its actions inside the graph. Here, the noise is turned into an input and the distribution
+into an output, so that recorded actions can be compared with it. Checkpoints are first exported in memory.
 
 Shape legend: N decisions, E sequences, O an observation's own shape, C continuous actions, D sum of branch sizes,
 H memory size.
@@ -30,25 +30,25 @@ from trajtrainer.policies.onnx.unity_names import Report
 _NOISE: Final = "verified_noise"
 _BATCH: Final = 256
 _NORMALIZER: Final = ("Sub", "Div", "Clip")
-_DEFAULT_LIMIT: Final = 3.0  # of raw continuous actions in ML-Agents
+_DEFAULT_LIMIT: Final = 3.0  # ML-Agents clips raw continuous actions to this
 
 
 class MemoryHandling(enum.Enum):
     """What the game does with an LSTM's memory between two decisions."""
 
-    KEPT = "kept"  # within an episode, as it should be
+    KEPT = "kept"  # within an episode, which is correct
     NEVER_CLEARED = "never cleared"
     ALWAYS_CLEARED = "always cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The input of a policy in N decisions, in order.
+    """The inputs of a policy in N consecutive decisions.
 
     Attributes:
-        obs: per sensor f32 [N, *O].
+        obs: observations per sensor, f32 [N, *O].
         mask: bool [N, D], True = forbidden.
-        starts: bool [N], the first decision of an episode.
+        starts: bool [N], True for the first decision of an episode.
     """
 
     obs: tuple[FloatArray, ...]
@@ -64,7 +64,7 @@ class Question:
         return [values.shape[1:] for values in self.obs]
 
     def with_sensor(self, number: int, values: FloatArray) -> Question:
-        """The same with other values of one sensor."""
+        """Return the same question with other values of one sensor."""
         return replace(self, obs=(*self.obs[:number], values, *self.obs[number + 1 :]))
 
 
@@ -74,10 +74,11 @@ class Answer:
 
     Attributes:
         mode: the deterministic actions, f32 [N, C], within [-1, 1].
-        mean, spread: of the Gaussians before they are limited, f32 [N, C]; None if the model does not sample.
-        limit: raw actions are clipped to it and divided by it; 0 if they are squashed by tanh.
-        log_probs: per branch f32 [N, size].
-        is_sampled: whether the model can sample its discrete actions.
+        mean, spread: mean and standard deviation of the Gaussians before actions are limited, f32 [N, C]; None if the
+            model does not sample.
+        limit: limit that raw actions are clipped to and divided by; 0 if they are squashed by tanh.
+        log_probs: log-probabilities per branch, f32 [N, size].
+        is_sampled: True if the model can sample its discrete actions.
     """
 
     mode: FloatArray
@@ -88,7 +89,7 @@ class Answer:
     is_sampled: bool
 
     def at(self, rows: Any) -> Answer:
-        """The distributions of some decisions."""
+        """Return the distributions of some of the decisions."""
         mean, spread = (None if each is None else each[rows] for each in (self.mean, self.spread))
         log_probs = tuple(each[rows] for each in self.log_probs)
         return replace(self, mode=self.mode[rows], mean=mean, spread=spread, log_probs=log_probs)
@@ -96,7 +97,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """The first operators behind a vector sensor: ``clip((x - mean) / deviation, -limit, limit)``."""
+    """The operators that normalize a vector sensor: ``clip((x - mean) / deviation, -limit, limit)``."""
 
     mean: FloatArray
     deviation: FloatArray
@@ -110,19 +111,19 @@ class Normalization:
 
 
 class Network:
-    """A model whose outputs are the parts of its distribution; its noise is an input.
+    """A model that takes the noise as an input and returns the parameters of its distribution.
 
     Args:
-        model: to run; not changed.
-        report: on it.
-        name: for messages.
+        model: the model to run, which is not changed.
+        report: the report of the model's inspection.
+        name: name of the model for messages.
 
     Attributes:
-        shapes: input -> [*O] of the sensors that the model reads.
+        shapes: input -> shape [*O], for the sensors that the model reads.
         normalizations: number of the sensor -> its normalization.
 
     Raises:
-        SettingsError: the package onnxruntime is missing.
+        SettingsError: the package onnxruntime is not installed.
     """
 
     def __init__(self, model: onnx.ModelProto, report: Report, name: str) -> None:
@@ -159,19 +160,19 @@ class Network:
 
     @property
     def memory_size(self) -> int:
-        """H; 0 without a memory."""
+        """The memory size H; 0 without a memory."""
         return self.report.memory_size
 
     @property
     def sensor_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """The shape of each sensor, up to the last that the model reads; None for one that it does not read."""
+        """Shape of each sensor up to the last one that the model reads; None for sensors that it does not read."""
         if self.report.is_legacy:
             return tuple(self.shapes.values())
         numbers = {int(name.removeprefix(contract.OBSERVATION_PREFIX)): shape for name, shape in self.shapes.items()}
         return tuple(numbers.get(number) for number in range(max(numbers, default=-1) + 1))
 
     def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Whether it accepts sensors of these shapes."""
+        """Return whether the model accepts sensors with these shapes."""
         if self.report.is_legacy:
             named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
             return {name: value.shape[1:] for name, value in named.items()} == self.shapes
@@ -181,7 +182,7 @@ class Network:
         )
 
     def without_normalization(self, sensors: Sequence[int]) -> Network:
-        """The network as if these sensors were not normalized."""
+        """Return a copy of the network that does not normalize these sensors."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         replaced = {self.normalizations[sensor].output: contract.observation_name(sensor) for sensor in sensors}
@@ -191,16 +192,16 @@ class Network:
         return Network(model, self.report, self.name)
 
     def answer(self, question: Question, memory: MemoryHandling = MemoryHandling.KEPT) -> Answer:
-        """The distributions for all decisions, whose sensors must fit.
+        """Return the distributions for all decisions. The sensors must have the shapes that the model takes.
 
         Raises:
-            CheckpointError: the actions are not numbers.
+            CheckpointError: the actions are NaN.
         """
         if self.memory_size and memory is not MemoryHandling.ALWAYS_CLEARED:
             begins = np.flatnonzero(question.starts) if memory is MemoryHandling.KEPT else np.zeros(1, np.int64)
         else:
             begins = np.arange(len(question))
-        # All sequences at once, decision by decision, as each needs the memory of the one before.
+        # Process all sequences together, decision by decision, because each needs the memory of the previous decision.
         lengths = np.diff([*begins, len(question)])
         state = np.zeros((len(begins), self.memory_size), np.float32)
         found: dict[str, NDArray[Any]] = {}
@@ -215,8 +216,8 @@ class Network:
                     found.setdefault(name, np.zeros((len(question), *value.shape[1:]), value.dtype))[rows] = value
         if any(np.isnan(value).any() for value in found.values()):
             raise CheckpointError(
-                f"The model {self.name} gives actions that are not numbers for what was recorded. Its weights are "
-                "damaged: take an earlier checkpoint."
+                f"The model {self.name} returns NaN for the recorded observations. Its weights are damaged: use an "
+                "earlier checkpoint."
             )
         return self._distributions(found)
 
@@ -251,7 +252,10 @@ class Network:
 
 
 def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
-    """Make the noise an input. Return the values that are mean and, for a noise of 1, spread; none without noise."""
+    """Turn the noise into an input. Return the names of the values with the mean and, for noise of 1, the spread.
+
+    The list is empty if the graph has no noise.
+    """
     normals = [node for node in graph.node if node.op_type in ("RandomNormalLike", "RandomNormal")]
     if len(normals) != 1 or not normals[0].input:
         return []
@@ -272,7 +276,7 @@ def _log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _limit(raw: FloatArray, given: FloatArray) -> float:
-    """Where raw actions are clipped, by what the model makes of some; 0 if it squashes them."""
+    """Infer the limit that raw actions are clipped to, from the actions that they become; 0 if they are squashed."""
     if np.allclose(np.tanh(raw), given, atol=1e-4):
         return 0.0
     inside = (np.abs(given) < 0.999) & (np.abs(given) > 1e-3)
@@ -304,18 +308,18 @@ def _normalizations(graph: onnx.GraphProto) -> Iterator[tuple[int, Normalization
             name = found[0].output[0]
         if len(chain) == len(_NORMALIZER) and all(node.input[1] in constants for node in chain[:2]):
             mean, deviation = (numpy_helper.to_array(constants[node.input[1]]) for node in chain[:2])
-            clip = chain[2]  # its upper limit is an attribute or, in later opsets, an input
+            clip = chain[2]  # the upper limit is an attribute or, in newer opsets, an input
             limits = [float(attribute.f) for attribute in clip.attribute if attribute.name == "max"]
             limits += [float(numpy_helper.to_array(constants[each])) for each in clip.input[2:3] if each in constants]
             yield int(number), Normalization(mean, deviation, [*limits, float("inf")][0], name)
 
 
 def network_of_file(path: Path) -> Network:
-    """The network of an exported model.
+    """Load the network of an exported model.
 
     Raises:
         CheckpointError: the file is not a policy model, or the model has no actions.
-        SettingsError: the package onnxruntime is missing.
+        SettingsError: the package onnxruntime is not installed.
     """
     report = inspect_model(path)
     _check(report, str(path))
@@ -323,7 +327,7 @@ def network_of_file(path: Path) -> Network:
 
 
 def network_of_model(model: onnx.ModelProto, name: str) -> Network:
-    """The network of a model in memory. Errors as ``network_of_file``."""
+    """Make the network of a model in memory. Raises the same errors as ``network_of_file``."""
     report = Report(path=Path(name))
     inspect_graph(model, report)
     _check(report, name)
@@ -339,4 +343,4 @@ def _check(report: Report, name: str) -> None:
         elif tensor.name.startswith(own) and not all(isinstance(size, int) for size in tensor.shape[1:]):
             problems.append(f"it does not say the shape of {tensor.name}")
     if problems:
-        raise CheckpointError(f"The model {name} cannot act: {'; '.join(problems)}.")
+        raise CheckpointError(f"The model {name} cannot be used: {'; '.join(problems)}.")

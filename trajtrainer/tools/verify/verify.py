@@ -1,4 +1,4 @@
-"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/deploy/verify.md).
+"""``trajtrainer verify``: checks whether a game acts like the policy in training, or why not (docs/deploy/verify.md).
 
 Shape legend: N decisions, O an observation's own shape.
 """
@@ -39,27 +39,27 @@ logger = logging.getLogger(__name__)
 _MODEL: Final = ".onnx"
 _MOST_CHECKPOINTS: Final = 40
 _NUMBERED: Final = re.compile(r"-(\d{1,18})$")
-_FAR: Final = 5.0  # standard deviations of the training
+_FAR: Final = 5.0  # distance from the mean in training that counts as far, in standard deviations
 _MANY: Final = 0.05
 
 MOST_DECISIONS: Final = 2000
 _FEWEST_DECISIONS: Final = 200
-_MOST_NUMBERS: Final = 4_000_000  # of observations, which every change is tried on
+_MOST_NUMBERS: Final = 4_000_000  # numbers in all observations; a limit, because every change processes all of them
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """What is compared with what.
+    """The command line options of a verification.
 
     Attributes:
         model: a run, a checkpoint or an ``.onnx``.
-        demos: recordings of the game, or folders of them.
-        run: whose other checkpoints and spec are compared, too.
-        behavior: which of a run's, by default that of the recording.
-        expected: how the game is meant to act; None for either.
-        decisions: how many to use at most.
+        demos: recordings of the game, or folders of recordings.
+        run: a run whose spec and other checkpoints are also compared.
+        behavior: the behavior of a run to compare; by default, the recorded behavior.
+        expected: how the game should choose actions; None for either mode.
+        decisions: maximum number of decisions to use.
         results: the folder that contains the runs.
-        raw_image_order: as of ``open_demo``.
+        raw_image_order: see ``open_demo``.
     """
 
     model: str
@@ -74,13 +74,13 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
-        recording: that was looked at.
-        verdict: on the recorded actions.
-        training: differences between what the agents see in the recording and in the run, and their causes.
-        notes: other observations that do not change the verdict.
+        recording: the recorded decisions that were used.
+        verdict: the verdict on the recorded actions.
+        training: differences between the sensors in the recording and those in the run, with their causes.
+        notes: other findings, which do not change the verdict.
     """
 
     recording: RecordedDecisions
@@ -90,7 +90,7 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return self.verdict.agrees and not self.training
 
 
@@ -98,7 +98,7 @@ def verify(request: VerifyRequest) -> Verification:
     """Compare a recording of a game with the model that acts in it.
 
     Raises:
-        TrajtrainerError: something cannot be read, or does not go together.
+        TrajtrainerError: a file cannot be read, or the recording and the model do not match.
     """
     recorded = read_recording(request.demos, request.raw_image_order, request.decisions)
     own = None if Path(request.model).suffix == _MODEL else _policy_of(request.model, request, recorded)
@@ -121,7 +121,7 @@ def verify(request: VerifyRequest) -> Verification:
 def _of_sensors_seen(
     network: Network, saved: SavedPolicy | None, recording: RecordedDecisions
 ) -> tuple[RecordedDecisions, list[str]]:
-    """The recording without the sensors that a policy does not see, as a student may not, and a note on them."""
+    """Remove the sensors that the policy does not see, which is normal for a student. Also return a note on them."""
     sensors = recording.spec.observation_specs
     spec = None if saved is None or network.takes([tuple(sensor.shape) for sensor in sensors]) else _spec_of(saved)
     numbers = None if spec is None else sensors_seen(spec, recording.spec)
@@ -141,7 +141,7 @@ def _spec_of(saved: SavedPolicy) -> BehaviorSpec | None:
 
 
 def _policy_of(word: str, request: VerifyRequest, recording: RecordedDecisions) -> SavedPolicy:
-    """The policy of a run or checkpoint for the recorded behavior."""
+    """Find the policy for the recorded behavior in a run or checkpoint."""
     found = {behavior_of(each.name): each for each in find_policies(Path(word), request.results, None)}
     if request.behavior is not None:
         if request.behavior not in found:
@@ -156,13 +156,13 @@ def _policy_of(word: str, request: VerifyRequest, recording: RecordedDecisions) 
         name = record.behavior if record is not None else None
         if recording.behavior and name is not None and name != recording.behavior:
             raise SettingsError(
-                f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} was trained "
+                f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, but {word} was trained "
                 f"for {name!r}. If the behavior was renamed, use --behavior {name}."
             )
         return only
     if recording.behavior not in found:
         raise SettingsError(
-            f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} has "
+            f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, but {word} has "
             f"{', '.join(map(repr, found))}. Choose one of them with --behavior."
         )
     return found[recording.behavior]
@@ -175,26 +175,26 @@ def _network_of_checkpoint(saved: SavedPolicy) -> Network:
 
 
 def _check_fit(network: Network, recording: RecordedDecisions) -> None:
-    """Reject what no change can make fit."""
+    """Raise ``CheckpointError`` if the recording does not match the model, and no change could make it match."""
     action = recording.spec.action_spec
     own = (network.report.continuous_size, tuple(network.report.discrete_branches))
     theirs = (action.continuous_size, tuple(action.discrete_branches))
     where = f"{recording.paths[0]} is a recording of other agents than those of {network.name}"
     if own != theirs:
         raise CheckpointError(
-            f"{where}: it has {theirs[0]} continuous actions and the discrete branches {list(theirs[1])}, and "
-            f"the model {own[0]} and {list(own[1])}."
+            f"{where}: it has {theirs[0]} continuous actions and the discrete branches {list(theirs[1])}, but "
+            f"the model has {own[0]} and {list(own[1])}."
         )
     specs = recording.spec.observation_specs
     shapes = [tuple(sensor.shape) for sensor in specs]
     if not network.takes(shapes) and not any(refitted(network, recording.question, specs)):
         sensors = ", ".join(f"{sensor.name!r} {tuple(sensor.shape)}" for sensor in specs)
         wanted = ", ".join(f"{name} {tuple(shape)}" for name, shape in network.shapes.items())
-        raise CheckpointError(f"{where}: it has the sensors {sensors}, and the model takes {wanted}.")
+        raise CheckpointError(f"{where}: it has the sensors {sensors}, but the model takes {wanted}.")
 
 
 def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
-    """Yield the other models of a run as changes, the newest first."""
+    """Yield the checkpoints of a run as changes, newest first."""
     files = [path for path in saved.checkpoint.parent.glob("*.pt") if path.is_file()]
     numbered = {path: int(found[1]) for path in files if (found := _NUMBERED.search(path.stem))}
     ordered = sorted(numbered, key=lambda path: -numbered[path])
@@ -219,7 +219,7 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
 
 
 def _differences(saved: SavedPolicy, recording: RecordedDecisions) -> Iterator[tuple[Cause, str]]:
-    """Yield in what the recorded agents differ from those that were trained."""
+    """Yield the differences between the sensors of the recorded agents and those in training."""
     spec = _spec_of(saved)
     if spec is None:
         return
@@ -240,10 +240,10 @@ def _differences(saved: SavedPolicy, recording: RecordedDecisions) -> Iterator[t
             yield Cause.SENSOR_SHAPE, text
     for name in now:
         if name not in shapes:
-            yield Cause.SENSOR_SHAPE, f"The game has a sensor {name!r}, which was not there in training."
+            yield Cause.SENSOR_SHAPE, f"The game has a sensor {name!r}, which did not exist in training."
     for name in before:
         if name not in now:
-            yield Cause.SENSOR_SHAPE, f"The sensor {name!r} of the training is not there in the game."
+            yield Cause.SENSOR_SHAPE, f"The sensor {name!r} from training does not exist in the game."
 
 
 def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
@@ -251,7 +251,7 @@ def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _which(network: Network, others: Sequence[Change], recording: RecordedDecisions) -> Iterator[str]:
-    """Say which checkpoint of the run the model is, if it is not the newest one."""
+    """Yield a note on which checkpoint of the run the model is, if it is not the newest one."""
     shapes = recording.question.shapes
     if not network.takes(shapes):
         return
@@ -273,7 +273,7 @@ def _which(network: Network, others: Sequence[Change], recording: RecordedDecisi
 
 
 def _far_from_training(network: Network, recording: RecordedDecisions) -> Iterator[str]:
-    """Say which observations lie where the training, by the model's normalization, had hardly any."""
+    """Yield notes on observations that rarely occurred in training, according to the model's normalization."""
     specs = recording.spec.observation_specs
     if not network.takes([tuple(sensor.shape) for sensor in specs]):
         return
@@ -287,21 +287,21 @@ def _far_from_training(network: Network, recording: RecordedDecisions) -> Iterat
                 f"{share:.0%} of the numbers of {label_of(sensor, specs[sensor])} are more than {_FAR:g} standard "
                 f"deviations from their mean in training. Number {worst} is {np.median(values[:, worst]):.4g} "
                 f"(median); in training it was {normalization.mean[worst]:.4g} ± {normalization.deviation[worst]:.4g}. "
-                "Look at its unit and its place."
+                "Check its unit and its position in the observation."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecisions:
-    """The first decisions of some recordings.
+    """The first decisions of one or more recordings.
 
     Attributes:
-        paths: of the files.
-        behavior: its name, without team; empty where the file does not say.
-        spec: what was observed and done.
-        question: what the policy was asked.
-        actions: what was done.
-        is_whole: whether these are all decisions.
+        paths: paths of the files.
+        behavior: name of the behavior without its team; empty if the file does not contain it.
+        spec: spec of the recorded observations and actions.
+        question: the policy's inputs.
+        actions: the recorded actions.
+        is_whole: True if these are all decisions of the recordings.
     """
 
     paths: tuple[Path, ...]
@@ -319,11 +319,12 @@ def read_recording(
 
     Args:
         paths: ``.demo`` files, or folders of them.
-        raw_image_order: as of ``open_demo``.
-        most_decisions: how many to use; by default 2,000, and fewer of large pictures.
+        raw_image_order: see ``open_demo``.
+        most_decisions: maximum number of decisions to use; by default 2,000, or fewer if the images are large.
 
     Raises:
-        DemonstrationError: one is missing, damaged, of another behavior than the first, or there is no decision.
+        DemonstrationError: a recording is missing, damaged, or of a different behavior than the first one; or there are
+            no decisions.
     """
     files = [open_demo(path, raw_image_order) for path in demo_paths(paths)]
     first = files[0]
@@ -338,7 +339,7 @@ def read_recording(
     for file in files:
         begins = True
         for piece in pieces(file, allow_chosen=False) if sum(map(len, parts)) <= most else ():
-            # Of the steps of this piece and the one after it, which begin an episode.
+            # Which steps of this piece, and whether the first step of the next piece, start an episode.
             first_steps = np.zeros(len(piece.steps) + 1, np.bool_)
             first_steps[0] = begins
             first_steps[piece.ends] = True
@@ -349,7 +350,7 @@ def read_recording(
                 break
     steps = concatenate(parts)
     if not len(steps):
-        raise DemonstrationError(f"{first.path} contains no decision. Record at least one episode.")
+        raise DemonstrationError(f"{first.path} contains no decisions. Record at least one episode.")
     kept = steps.slice(0, most)
     obs = tuple(np.ascontiguousarray(as_dtype(column, np.dtype(np.float32))) for column in kept.obs)
     question = Question(obs, kept["mask"], np.concatenate(starts)[:most])

@@ -281,7 +281,7 @@ def test_what_has_no_effect_is_reported(caplog: pytest.LogCaptureFixture) -> Non
     spec: BehaviorSpec = SPECS["everything"]
     with caplog.at_level(logging.INFO):
         rig = OffPolicyRig(found, spec)
-    assert "value_network, layer_norm, normalize, activation has no effect with trainer_type xqc" in caplog.text
-    assert "the goal signal 'goal' is an observation like any other" in caplog.text
+    assert "trainer_type xqc ignores value_network, layer_norm, normalize, activation," in caplog.text
+    assert "trainer_type xqc treats the goal signal 'goal' like any other observation" in caplog.text
     assert "ML-Agents cannot read the checkpoints of trainer_type xqc" in caplog.text
     assert not rig.learner.actor.body.encoder.normalizers()

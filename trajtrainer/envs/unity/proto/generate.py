@@ -1,6 +1,6 @@
-"""Writes the Python modules of the .proto files next to them: ``python -m trajtrainer.envs.unity.proto.generate``.
+"""Generates Python modules next to the .proto files: ``python -m trajtrainer.envs.unity.proto.generate``.
 
-Needs grpcio-tools (the extra ``dev``). A test compares the committed modules with a fresh generation.
+Needs grpcio-tools (the extra ``dev``). A test compares the committed modules with newly generated ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PROTOS = ("communicator.proto", "columnar.proto")
-# Files are known to protobuf by their path from here, so that no other package's file has the same name.
+# Protobuf identifies files by their path relative to this folder, so that no other package's file has the same name.
 _ROOT = FOLDER.parents[3]
 
 
@@ -22,7 +22,7 @@ def generate(output: Path) -> list[Path]:
         The files written.
 
     Raises:
-        RuntimeError: protoc refused a file; its message is on stderr.
+        RuntimeError: protoc rejected a file; its message is on stderr.
         ImportError: grpcio-tools is not installed.
     """
     from grpc_tools import protoc
@@ -39,7 +39,7 @@ def generate(output: Path) -> list[Path]:
 
 
 def without_versions(source: str) -> str:
-    """Return generated text without the marks of the generator's version, which change with every release of protoc."""
+    """Return generated code without its version markers, which change with every release of protoc."""
     source = re.sub(r"(?m)^# Protobuf Python Version: .*$", "", source)
     return re.sub(r"(?s)_runtime_version\.ValidateProtobufRuntimeVersion\(.*?\n\)", "", source)
 

@@ -1,10 +1,11 @@
-"""The experience of agents in groups: the update buffer with every row's groupmates, and value estimates for it.
+"""The experience of agents in groups: an update buffer that includes each row's groupmates, and value estimates.
 
-A groupmate is a row number: of its own row or, if no one learns from its step, of one of ``others``. The members of a
-moment are stored once, so a step takes its observations and a few numbers, however large its group is.
+A groupmate is represented by a row number: that of its own row or, if its step is not learned from, of a row in
+``others``. The members of a moment are stored once, so a step needs little more memory than its observations, no matter
+how large its group is.
 
-Shape legend: B packed steps, S trajectories, N rows so far, E others, K moments (the members of one group at one time),
-n agents of the largest group, b rows of a minibatch, D agents at their moments, V reward signals, L sequence length, Q
+Shape legend: B packed steps, S trajectories, N filled rows, E others, K moments (the members of one group at one time),
+n agents in the largest group, b rows of a minibatch, D agents at their moments, V reward signals, L sequence length, Q
 sequences, e hidden units, H memory size.
 """
 
@@ -29,22 +30,22 @@ from trajtrainer.learning.algos.values import AgentMemories, numpy_of, ranges, s
 from trajtrainer.learning.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows, flat_actions
 
-# Gives observations per sensor and flat actions of agents by their numbers, ascending i64 [D].
+# Function that maps row numbers of agents, ascending i64 [D], to each sensor's observations and to flat actions.
 AgentsOf = Callable[[Tensor], tuple[Sequence[Tensor], Tensor]]
 
-# Agents in ``_others`` are numbered from here on. There will never be so many rows.
+# Row number of the first agent in ``_others``, higher than that of any row in the buffer.
 _FIRST_OTHER = 1 << 40
-# The most numbers in the attention at once: few enough for a core's cache, and enough that the cost of calls does not
-# matter.
+# Maximum number of values in one attention call: few enough for a core's cache, and enough that the overhead per call
+# is negligible.
 _MAX_NUMBERS = 1 << 21
 
 
 class GroupMoments(NamedTuple):
-    """A moment is all members of a group that were present at one time. Their steps share it.
+    """The moments of steps. A moment consists of all group members present at one time, whose steps share it.
 
     Attributes:
         members: i64 [K, n], row numbers of the agents, descending; -1 in empty places.
-        of_step: i64 [B], which moment each step belongs to.
+        of_step: i64 [B], the index of each step's moment.
     """
 
     members: LongArray
@@ -55,14 +56,14 @@ def moments_of(own: NDArray[Any], mates: IntArray) -> GroupMoments:
     """Find the moments of steps.
 
     Args:
-        own: row number of each step, [B].
-        mates: row numbers of its groupmates [B, M], in any order; -1 in empty places.
+        own: [B], row number of each step.
+        mates: [B, M], row numbers of its groupmates in any order; -1 in empty places.
     """
     everyone = np.concatenate([own[:, None], mates], 1).astype(np.int64)
     everyone.sort(axis=1)
     if not mates.shape[1]:
         return GroupMoments(everyone, np.arange(len(everyone)))
-    # Comparing rows as bytes is several times faster than comparing number by number.
+    # Comparing rows as bytes is several times faster than comparing their elements.
     rows = np.ascontiguousarray(everyone[:, ::-1])
     _, first, of_step = np.unique(
         rows.view(np.dtype((np.void, rows.strides[0])))[:, 0], return_index=True, return_inverse=True
@@ -71,30 +72,30 @@ def moments_of(own: NDArray[Any], mates: IntArray) -> GroupMoments:
 
 
 def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) -> GroupRows:
-    """Gather rows with their groupmates, each agent once.
+    """Gather rows and their groupmates. Each agent is looked up only once.
 
     Args:
-        members: i64 [K, n] of all moments, row numbers of the agents; -1 in empty places.
-        moment: i64 [b], of the rows.
-        own: i64 [b], row numbers of the rows' own agents.
+        members: i64 [K, n], row numbers of the agents at each moment; -1 in empty places.
+        moment: i64 [b], index of each row's moment.
+        own: i64 [b], row number of each row's own agent.
         agents_of: looks up observations and actions.
     """
     moments, of_row = torch.unique(moment, return_inverse=True)
     there, agents = numbered(members[moments])
     obs, actions = agents_of(agents)
-    # Rows of padding refer to a moment that they are not part of. Any place will do for them.
+    # Padding rows refer to a moment that does not contain them, so any place will do.
     place = (members[moment] == own[:, None]).int().argmax(1).clamp(max=there.shape[1] - 1)
     return GroupRows(obs, actions, there, of_row, place)
 
 
 def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
-    """Renumber members by their places among the distinct ones, in as many columns as the largest group needs.
+    """Replace members with indices into a list of distinct members, and remove empty columns.
 
     Args:
         members: i64 [K, n]; -1 in empty places.
 
     Returns:
-        i64 [K, n'], and the distinct members i64 [D], ascending.
+        The indices, i64 [K, n'] with -1 in empty places, and the distinct members, i64 [D], ascending.
     """
     members = members[:, (members >= 0).any(0)]
     agents, places = torch.unique(members, return_inverse=True)
@@ -104,7 +105,7 @@ def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GroupBuffer(UpdateBuffer):
-    """PPO's rows with their groupmates."""
+    """PPO's update buffer with the groupmates of each row."""
 
     def __init__(
         self,
@@ -131,7 +132,8 @@ class GroupBuffer(UpdateBuffer):
         members, of_step = moments_of(np.arange(len(packed)), packed.groups.mates)
         others = packed.groups.others
         of_others = _FIRST_OTHER + self._num_others + np.arange(len(others))
-        numbers = np.concatenate([self.places(packed), of_others, [-1]])  # index -1, an empty place, finds the last
+        # The index -1 of an empty place refers to the last element, which is -1.
+        numbers = np.concatenate([self.places(packed), of_others, [-1]])
         self._members.append(torch.from_numpy(numbers[members]).to(self._device))
         self._others.append(
             others.map(lambda column: torch.from_numpy(column).to(self._device, torch_dtype(column.dtype)))
@@ -146,17 +148,17 @@ class GroupBuffer(UpdateBuffer):
         self._num_moments = self._num_others = 0
 
     def moments_in_order(self, order: Tensor) -> Tensor:
-        """Sort the sequences by the places of their first rows' moments in ``order``, i64 [K]: i64 [Q]."""
+        """Sort the sequences by the position of their first row's moment in ``order``, i64 [K]. Returns i64 [Q]."""
         place = order.argsort().to(self._device)
         return place[self.column("moment")[:: self.sequence_length]].argsort(stable=True)
 
     @property
     def num_moments(self) -> int:
-        """K."""
+        """The number of moments, K."""
         return self._num_moments
 
     def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
-        # Bring the moments of all drains to as many columns as the largest group has.
+        # Pad the moments of all drains to the size of the largest group.
         width = max(part.shape[1] for part in self._members)
         self._members = [torch.cat([F.pad(part, (0, width - part.shape[1]), value=-1) for part in self._members])]
         self._others = [Columns({name: torch.cat([one[name] for one in self._others]) for name in self._others[0]})]
@@ -175,14 +177,14 @@ class GroupBuffer(UpdateBuffer):
 
 
 class GroupEstimates(NamedTuple):
-    """Estimates of the critic for packed steps.
+    """The critic's estimates for packed steps.
 
     Attributes:
-        values: f32 [V, B], of the group.
+        values: f32 [V, B], values of the whole group.
         baselines: f32 [V, B].
-        bootstrap: f32 [V, S], of what is left of the group after each trajectory, whether or not it ended.
-        memory: f32 [Q, H], the critic's memory of values before each sequence; None without one.
-        baseline_memory: f32 [Q, H], likewise of baselines.
+        bootstrap: f32 [V, S], values of the group's remaining members after each trajectory, even if it ended there.
+        memory: f32 [Q, H], the critic's memory for values before each sequence; None without a memory.
+        baseline_memory: f32 [Q, H], the critic's memory for baselines before each sequence; None without a memory.
     """
 
     values: FloatArray
@@ -193,7 +195,7 @@ class GroupEstimates(NamedTuple):
 
 
 class _Encodings(NamedTuple):
-    """What enters the memory: values and baselines [B, e + 1], and the bootstrap after each trajectory [S, e + 1]."""
+    """Encodings before the memory: for values and baselines [B, e + 1], and for bootstrap values [S, e + 1]."""
 
     values: Tensor
     baselines: Tensor
@@ -201,11 +203,11 @@ class _Encodings(NamedTuple):
 
 
 class GroupValueEstimator:
-    """Estimates values and baselines. Each agent's observation is encoded once for everyone that sees it at a moment.
+    """Estimates values and baselines. Each agent's observation at a moment is encoded only once for the whole group.
 
-    A recurrent critic carries two memories per agent, of values and of baselines, from one trajectory to the next and
-    clears them when an episode ends. ML-Agents has one of each for all agents and never clears them
-    (docs/explanation/mlagents-behavior.md#poca).
+    For a recurrent critic, the estimator carries two memories per agent, for values and for baselines, from one
+    trajectory to the next and clears them when an episode ends. ML-Agents has a single pair for all agents and never
+    clears it (docs/explanation/mlagents-behavior.md#poca).
     """
 
     def __init__(self, critic: GroupCritic, sequence_length: int) -> None:
@@ -232,7 +234,7 @@ class GroupValueEstimator:
         own = len(packed) + len(groups.others) + np.arange(packed.num_trajectories)
         after = torch.from_numpy(np.concatenate([own[:, None], groups.next_mates], 1)).to(device, torch.int64)
         members = torch.from_numpy(moments.members).to(device)
-        # Before the loop, so that all parts measure group sizes by the same largest group.
+        # Do this before the loop, so that all parts encode group sizes relative to the same largest group.
         for one in (members, after):
             critic.body.note_groups(one)
         width = critic.body.encoding_of_groups
@@ -278,7 +280,7 @@ class GroupValueEstimator:
 
 
 class _Agents:
-    """The rows that members of groups refer to by number: packed steps, then others, then bootstraps."""
+    """The agents that row numbers refer to: packed steps, then others, then bootstrap observations."""
 
     def __init__(
         self, packed: PackedSteps, groups: PackedGroups, action_spec: ActionSpec, device: torch.device
@@ -294,7 +296,7 @@ class _Agents:
         self._actions = flat_actions(continuous, discrete, action_spec)
 
     def numbers_of(self, critic: GroupCritic) -> int:
-        """The most numbers that an agent takes in any layer of the critic."""
+        """Return an upper bound on the number of values per agent in any layer of the critic."""
         return max(4 * critic.body.encoding_of_groups, sum(sensor[0].numel() for sensor in self._obs))
 
     def observing(self, numbers: Tensor) -> Sequence[Tensor]:

@@ -1,6 +1,6 @@
-"""MA-POCA (Cohen et al. 2021, arXiv:2111.05992): PPO for agents in groups, with a critic that sees the whole group.
+"""MA-POCA (Cohen et al. 2021, arXiv:2111.05992): PPO for agents in groups, with a critic that observes the whole group.
 
-Shape legend: V reward signals, B packed steps, S trajectories, Q sequences of the buffer, b rows of a minibatch.
+Shape legend: V reward signals, B packed steps, S trajectories, Q sequences in the buffer, b rows of a minibatch.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LAYOUT = replace(PPO_LAYOUT, optimizers={"adam": OptimizerPlace("Optimizer:adam"
 class POCA(PPO):
     """Multi-agent posthumous credit assignment (MA-POCA; Cohen et al. 2021, arXiv:2111.05992).
 
-    A value is that of the whole group, so an agent whose episode has ended is still credited with what the others
-    achieve. An agent's advantage is the group's return beyond the agent's baseline b(s): the value given the others'
-    actions, but not its own.
+    Values are those of the whole group, so an agent whose episode has ended still receives credit for what the others
+    achieve. An agent's advantage is the group's return minus the agent's baseline b(s): the value given the actions of
+    the other agents, but not the agent's own action.
     """
 
     needs_groups = True
@@ -55,7 +55,7 @@ class POCA(PPO):
         super().__init__(context, networks, signals)
         self._encode = group_encoding(self.critic, self._hyper.batch_size)
         if isinstance(self._encode, HalvedGroups):
-            self._threads = None  # It uses both cores on its own.
+            self._threads = None  # HalvedGroups already uses both cores.
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
@@ -71,7 +71,7 @@ class POCA(PPO):
         bootstrap_obs: Sequence[Tensor],  # noqa: ARG002
     ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
         assert packed.groups is not None
-        # V(s) of the group at each step, and of its remaining members after each trajectory; baselines b(s).
+        # V(s) of the group at each step and of its remaining members after each trajectory, and baselines b(s).
         estimates = self._values.estimate(packed, self.context.spec.action_spec, self.context.device)
         values, baselines = estimates.values, estimates.baselines
         statistics = self._means("Baseline Estimate", baselines, packed) | self._means("Value Estimate", values, packed)
@@ -80,12 +80,12 @@ class POCA(PPO):
         trajectories = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
         columns: dict[str, NDArray[Any]] = {"value": values.T, "baseline": baselines.T}
         if not self._corrects:
-            # TD(lambda): returns, the target of values and baselines.
+            # TD(lambda): lambda-returns are the target of values and baselines.
             returns = actions = lambda_return(*trajectories)
         else:
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, actions = v_trace(*trajectories, rho, trace)
-            # The baseline knows the others' actions, so only the agent's own action needs a correction.
+            # The baseline depends on the others' actual actions, so only the agent's own action needs a correction.
             columns["baseline_returns"] = (baselines + rho * (actions - baselines)).T
             columns["weight"] = statistics[WEIGHT_TAG] = rho
         # A = R - b(s).
@@ -93,10 +93,10 @@ class POCA(PPO):
         return columns, {"critic_memory": estimates.memory, "baseline_memory": estimates.baseline_memory}, statistics
 
     def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
-        """Keep the sequences of a moment next to each other.
+        """Shuffle the moments and keep the sequences of each moment together.
 
-        Every row brings along all its groupmates, so with groups of ten, minibatches of whole groups have a tenth as
-        many agents to encode.
+        A row needs the encodings of all its groupmates. With groups of ten, minibatches of whole groups therefore
+        contain only a tenth as many agents to encode.
         """
         buffer = self._buffer
         assert isinstance(buffer, GroupBuffer)
@@ -125,7 +125,7 @@ class POCA(PPO):
 
 
 class CriticLoss(NamedTuple):
-    """The critic's loss and its two parts."""
+    """The critic's total loss and its two parts."""
 
     total: Tensor
     value: Tensor
@@ -144,21 +144,21 @@ def critic_loss(
     epsilon: float,
     vf_coef: float = 0.5,
 ) -> CriticLoss:
-    """Squared errors of values and baselines, where a baseline counts half as much as a value.
+    """Return the squared errors of values and baselines, where baselines count half as much as values.
 
-    Baselines are always clipped to within ``epsilon`` of those at collection time, values only if ``old_values`` is
-    given (docs/explanation/mlagents-behavior.md#poca).
+    Baselines are always clipped to within ``epsilon`` of the baselines at collection time, values only if
+    ``old_values`` is given (docs/explanation/mlagents-behavior.md#poca).
 
     Args:
         values: [V, b].
         baselines: [V, b].
-        returns: [V, b], the target of both.
-        mask: [b], or None when every row is real.
-        old_values: [V, b] or None.
-        old_baselines: [V, b].
+        returns: [V, b], the target of values and baselines.
+        mask: [b], or None if all rows are real.
+        old_values: [V, b], the values at collection time, or None.
+        old_baselines: [V, b], the baselines at collection time.
         baseline_returns: [V, b], the target of the baselines, if it differs from ``returns``.
         epsilon: half the width of the clipping range.
-        vf_coef: weight of the sum.
+        vf_coef: coefficient of the total loss.
     """
     of_values = value_loss(values, returns, mask, old_values=old_values, epsilon=epsilon)
     target = returns if baseline_returns is None else baseline_returns

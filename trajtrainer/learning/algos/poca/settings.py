@@ -16,11 +16,11 @@ _ATTENTION_HEADS = 4
 
 @frozen
 class POCAHyperparameters(OnPolicy):
-    """Hyperparameters of MA-POCA (Cohen et al. 2021), which are PPO's."""
+    """Hyperparameters of MA-POCA (Cohen et al. 2021), the same as those of PPO."""
 
     def faults(self, network: NetworkSettings) -> Iterator[Fault]:
         yield from super().faults(network)
-        # The heads of the attention between groupmates share the width.
+        # The attention heads between groupmates split the hidden units among themselves.
         if network.hidden_units % _ATTENTION_HEADS:
             expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
             yield mismatch(("network_settings", "hidden_units"), network.hidden_units, expected)

@@ -1,7 +1,9 @@
 """The gradient of PPO's loss without autograd, for two MLPs on the CPU.
 
-It is the same as autograd's up to rounding, and several times faster with small networks, where autograd takes more
-time than arithmetic. Shape legend: b rows of a minibatch, C continuous actions, K discrete branches, V reward signals.
+It equals autograd's gradient up to rounding and is several times faster to compute for small networks, where autograd
+takes more time than the arithmetic.
+
+Shape legend: b rows of a minibatch, C continuous actions, K discrete branches, V reward signals.
 """
 
 from __future__ import annotations
@@ -23,24 +25,24 @@ from trajtrainer.learning.nn.fast.two_cores import multiply_adds
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.multi_agent import GroupCritic
 
-# The hand-written backward pass of two MLPs is fastest as long as one body's forward pass of a minibatch takes fewer
-# multiply-adds than this: measured with 128 to 512 units, one to three layers, 64 to 2,048 rows, with and without
-# memories. Beyond that, arithmetic dominates.
+# The hand-written backward pass of two MLPs is faster than autograd if the forward pass of a minibatch through one body
+# takes fewer multiply-adds than this. Above that, arithmetic dominates. This was measured with 128 to 512 units, one to
+# three layers and 64 to 2,048 rows, with and without memories.
 _HAND_WRITTEN_BELOW = 20_000_000
-# Torch's LSTM takes all steps of a sequence in one call, ours takes them one by one: with 128 units autograd needs a
-# fifth less time for 64 steps, and a fifth more for 16 steps.
+# torch's LSTM processes all steps of a sequence in one call, whereas the hand-written one processes them one by one.
+# With 128 units, autograd takes a fifth less time for sequences of 64 steps, and a fifth more for 16 steps.
 _LONGEST_SEQUENCE = 32
 
 
 def closed_form(
     actor: Actor, critic: AnyCritic | GroupCritic, hyper: OnPolicy, sequence_length: int
 ) -> PPOClosedForm | None:
-    """The closed form for two MLPs on the CPU, if it is faster. The choice changes numbers by rounding at most."""
+    """Return the closed form if it applies and is faster, else None. The choice only causes rounding differences."""
     on_cpu = next(actor.parameters()).device.type == "cpu"
     is_small = (
         multiply_adds(actor.body, hyper.batch_size) < _HAND_WRITTEN_BELOW and sequence_length <= _LONGEST_SEQUENCE
     )
-    # A critic's own body has the actor's kind and shapes, unless the critic sees more.
+    # A separate critic has the same architecture as the actor, unless it observes more sensors.
     if (
         on_cpu
         and is_small
@@ -53,13 +55,13 @@ def closed_form(
 
 
 class PPOClosedForm:
-    """The gradient of PPO's loss. The modules remain usable: their parameters become views of one flat tensor.
+    """Computes the gradient of PPO's loss. The modules remain usable: their parameters become views of a flat tensor.
 
     Twin of ``trajtrainer.learning.algos.ppo.ppo.PPO.differentiate``.
 
     Attributes:
         flat: the tensor that Adam updates.
-        encoded: turns observations, per sensor [N, *O], into the first layer's input [N, in].
+        encoded: function that converts the observations of each sensor [N, *O] to the first layer's input [N, in].
     """
 
     def __init__(self, actor: Actor, critic: ValueNetwork, hyper: OnPolicy) -> None:
@@ -71,12 +73,12 @@ class PPOClosedForm:
         self._entropy_columns = actor.head.continuous_size if hyper.joint_entropy else 1
 
     def differentiate(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool) -> dict[str, Tensor]:
-        """Write the gradient of the loss into the flat tensor's ``grad``. Returns statistics."""
+        """Write the gradient of the loss into the flat tensor's ``grad``, and return statistics."""
         stack, hyper, epsilon, mask = self._stack, self._hyper, schedule.epsilon, minibatch.loss_mask
         weight = row_weight(len(minibatch), mask)
         encoded = stack.encoded(minibatch.obs) if minibatch.encoded is None else minibatch.encoded
         outputs = stack(encoded, (minibatch.memory, minibatch.critic_memory), minibatch.sequence_length)
-        with np.errstate(all="ignore"):  # The trainer looks for numbers that are not finite, once per update.
+        with np.errstate(all="ignore"):  # The trainer checks once per update that the statistics are finite.
             # Gradient of -L^CLIP - c2 S with respect to the outputs of the policy.
             decisions = Decisions(outputs.policy, stack.log_sigma, minibatch, self._branches)
             log_ratio = decisions.log_prob - minibatch["log_prob"].numpy()
@@ -107,7 +109,7 @@ class PPOClosedForm:
 def clipped_policy_loss_and_gradient(
     ratio: FloatArray, advantage: FloatArray, epsilon: float, weight: RowWeight
 ) -> tuple[np.float32, FloatArray]:
-    """The loss, and its gradient with respect to the log-probabilities [b, C + K].
+    """Return the clipped surrogate loss, and its gradient with respect to the log-probabilities [b, C + K].
 
     Twin of ``trajtrainer.learning.algos.ppo.losses.clipped_policy_loss``.
     """
@@ -116,7 +118,7 @@ def clipped_policy_loss_and_gradient(
     clipped = np.minimum(np.maximum(ratio, 1.0 - epsilon), 1.0 + epsilon)
     clipped *= advantage
     loss = -_mean(np.minimum(plain, clipped), weight)
-    # d(r A) / d(log r) = r A. Where the clipped term is smaller, r is out of range, and the gradient is 0.
+    # d(r A) / d(log r) = r A. Where the clipped term is smaller, r is outside the clipping range, so the gradient is 0.
     gradient: FloatArray = (plain <= clipped) * plain
     gradient *= weight * np.float32(-1.0 / plain.shape[1])
     return loss, gradient
@@ -125,7 +127,7 @@ def clipped_policy_loss_and_gradient(
 def value_loss_and_gradient(
     values: FloatArray, returns: FloatArray, old_values: FloatArray | None, epsilon: float, weight: RowWeight
 ) -> tuple[np.float32, FloatArray]:
-    """The loss, and its gradient with respect to the values. All arguments are [b, V], unlike the twin's.
+    """Return the value loss, and its gradient with respect to the values. Unlike the twin's, arguments are [b, V].
 
     Twin of ``trajtrainer.learning.algos.ppo.losses.value_loss``.
     """
@@ -135,7 +137,7 @@ def value_loss_and_gradient(
         moved = values - old_values
         clipped = old_values + np.clip(moved, -epsilon, epsilon) - returns
         clipped *= clipped
-        # Inside the range both errors are the same up to rounding; outside, the clipped value does not move.
+        # Inside the clipping range, both errors are equal up to rounding. Outside, the clipped value has no gradient.
         gradient *= (np.abs(moved) <= epsilon) | (squared >= clipped)
         squared = np.maximum(squared, clipped)
     gradient *= weight * np.float32(2.0 / values.shape[1])  # d(V - R)^2 / dV = 2 (V - R)
@@ -143,7 +145,7 @@ def value_loss_and_gradient(
 
 
 def row_weight(num_rows: int, mask: Tensor | None) -> RowWeight:
-    """Each row's weight in a mean over the real rows (mask [b], 0 in padding): a number, or [b, 1]."""
+    """Return the weight of each row in a mean over the real rows (mask [b], 0 for padding): a number, or [b, 1]."""
     if mask is None:
         return 1.0 / num_rows
     real: FloatArray = mask.numpy()
@@ -152,6 +154,6 @@ def row_weight(num_rows: int, mask: Tensor | None) -> RowWeight:
 
 
 def _mean(values: FloatArray, weight: RowWeight) -> np.float32:
-    """The mean over the rows, and within a row over all columns."""
+    """Return the weighted mean over all rows and columns."""
     total: np.float32 = np.add.reduce(values if isinstance(weight, float) else values * weight, None)
     return total * np.float32((weight if isinstance(weight, float) else 1.0) / values.shape[1])

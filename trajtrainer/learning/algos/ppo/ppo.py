@@ -1,7 +1,8 @@
 """Proximal policy optimization (PPO; Schulman et al. 2017, arXiv:1707.06347), with the conventions of ML-Agents.
 
-Symbols are the paper's: r probability ratio, new policy over old; A advantage; V value; R return; epsilon half the
-width of the clipping range; c1 weight of the value loss (``vf_coef``); c2 weight of the entropy (``beta``).
+Symbols as in the paper: r, probability ratio of the new policy to the old one; A, advantage; V, value; R, return;
+epsilon, half the width of the clipping range; c1, value loss coefficient (``vf_coef``); c2, entropy coefficient
+(``beta``).
 
 Shape legend: V reward signals, B packed steps, S trajectories, Q sequences, b rows of a minibatch, C continuous
 actions, K discrete branches.
@@ -43,19 +44,19 @@ from trajtrainer.settings.components import ScheduleType
 
 WEIGHT_TAG = "Policy/Importance Weight"
 
-# An update ends when the KL divergence exceeds this many times target_kl, as in Stable-Baselines3.
+# An update stops early if the KL divergence exceeds target_kl times this factor, as in Stable-Baselines3.
 _TOO_FAR = 1.5
 
-# One minibatch in this many also reports KL divergence, clip fraction and gradient norm, which takes about a twentieth
-# of a small update's time. With fewer minibatches per epoch, the last one of every nth epoch reports them: never the
-# first minibatch of an update, whose ratios are all 1.
+# Every nth minibatch also reports the KL divergence, clip fraction and gradient norm, which takes about a twentieth of
+# a small update's time. If an epoch has fewer minibatches, the last one of some epochs reports them. The first
+# minibatch of an update usually does not, because its ratios are all 1.
 _DIAGNOSTICS_EVERY = 8
 
-# The most bytes of steps that wait to be added. Adding many steps at once saves time, but not with pictures.
+# Maximum size in bytes of the steps that wait to be added. Adding many steps at once saves time, except for images.
 _WAITING_BYTES = 1 << 22
 
-_CLIP_EPSILON = 1e-6  # that of torch.nn.utils.clip_grad_norm_
-_EXTRA = "on_policy"  # entry of a checkpoint
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+_EXTRA = "on_policy"  # key in a checkpoint
 LAYOUT, SHARED_LAYOUT = (
     CheckpointLayout(
         networks={"actor": NetworkPlace(POLICY), "critic": NetworkPlace(critic)},
@@ -65,36 +66,36 @@ LAYOUT, SHARED_LAYOUT = (
 )
 """Checkpoint layouts of PPO with a separate critic and with a shared one."""
 
-# A loss, and its statistics: tag -> 0-d tensor without gradient.
+# A loss, and its statistics by tag, 0-d tensors without gradient.
 Loss = tuple[Tensor, dict[str, Tensor]]
 _IN_CLOSED_FORM = ("policy_loss", "value_loss", "differentiate", "_actor_loss", "_critic_loss")
 
 
 class Objective(NamedTuple):
-    """A loss function of (minibatch, schedule, diagnostics), and its parameters, which no other objective has."""
+    """A loss function of (minibatch, schedule, diagnostics), and the parameters that only this loss trains."""
 
     parameters: Sequence[Tensor]
     loss: Callable[[Minibatch, Schedule, bool], Loss]
 
 
 class PPO(Algorithm):
-    """Fills a buffer with fresh experience, learns from it for several epochs, and drops it.
+    """Fills a buffer with new experience, learns from it for several epochs, and discards it.
 
-    A subclass may override targets and losses. If it overrides losses, it learns by autograd.
+    A subclass may override the targets and losses. If it overrides losses, autograd computes their gradient.
 
-    When the run ends, an update stops after the current gradient step and the buffer is dropped. Its steps count, but
-    no checkpoint holds them, since a resumed run has to learn from experience of its own policy.
+    When the run ends, an update stops after the current gradient step, and the buffer is discarded. Its steps count,
+    but are not saved in a checkpoint, because a resumed run has to learn from its own policy's experience.
 
     Attributes:
-        estimator_class: estimates values when steps arrive.
-        buffer_class: holds the experience until the update.
-        timer: name of a gradient step's timer.
+        estimator_class: class that estimates values when steps arrive.
+        buffer_class: class that stores the experience until the update.
+        timer: name of the timer for gradient steps.
         critic: the value network.
-        objectives: the losses of actor and critic, or a single one if they share a body.
-        closed_form: differentiates the losses by hand; None for autograd.
+        objectives: the losses of actor and critic, or a single loss if they share a body.
+        closed_form: computes the gradient without autograd; None to use autograd.
         leaves: the tensors that Adam trains.
         adapted_rate: the current learning rate with ``learning_rate_schedule: adaptive``.
-        has_moved_far: whether the last gradient step was skipped because of ``target_kl``.
+        has_moved_far: True if the last gradient step was skipped because of ``target_kl``.
     """
 
     estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
@@ -115,7 +116,7 @@ class PPO(Algorithm):
         self._length = 1 if network.memory is None else network.memory.sequence_length
         self._shuffle = torch.Generator().manual_seed(context.draws_seed)
 
-        # Intake.
+        # Collecting experience.
         self._values = self.estimator_class(critic, self._length)
         self._corrects = bool(context.max_policy_lag) if hyper.v_trace is None else hyper.v_trace
         critic_memory = 0 if isinstance(critic, SharedCritic) else critic.memory_size
@@ -134,8 +135,8 @@ class PPO(Algorithm):
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
         self._normalizes_at_once = network.normalize and not hyper.normalize_after_update
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
-        # Drain half a buffer at a time, which saves time. Not with normalizers that learn when experience arrives: they
-        # would lag by a quarter of a buffer on average, and 3DBall learns visibly more slowly.
+        # Draining half a buffer at a time saves time. But normalizers that are updated when experience arrives would
+        # lag by a quarter of a buffer on average, which makes 3DBall learn visibly more slowly.
         half = 0 if self._normalizes_at_once else hyper.buffer_size // 2
         self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
 
@@ -154,7 +155,7 @@ class PPO(Algorithm):
         symmetry = hyper.symmetry if isinstance(hyper, PPOHyperparameters) else None
         self._symmetry = None if symmetry is None else Symmetry(symmetry, context.spec, context.device)
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
-        # The closed form implements these losses. A subclass that overrides them learns by autograd.
+        # The closed form implements only these losses, so a subclass that overrides them needs autograd.
         own_losses = all(getattr(type(self), name) is getattr(PPO, name) for name in _IN_CLOSED_FORM)
         self.closed_form = closed_form(self.actor, critic, hyper, self._length) if own_losses else None
         self._parameters = [one for objective in self.objectives for one in objective.parameters]
@@ -163,7 +164,7 @@ class PPO(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make an actor, and a critic with its own body or (``shared_critic``) on the actor's."""
+        """Create an actor and a critic. The critic has its own body, or shares the actor's with ``shared_critic``."""
         hyper, network = context.settings.hyperparameters, context.settings.network_settings
         assert isinstance(hyper, PPOHyperparameters)
         names = list(context.settings.reward_signals)
@@ -171,7 +172,7 @@ class PPO(Algorithm):
         critic = SharedCritic(actor, names) if hyper.shared_critic else ValueNetwork(context.spec, network, names)
         return {"actor": actor, "critic": critic}
 
-    # Intake
+    # Collecting experience
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
@@ -187,9 +188,9 @@ class PPO(Algorithm):
         if self._normalizes_at_once:
             update_normalizations(self.actor, self.critic, obs)
         if self.context.is_stopping():
-            return {}  # No update will use them.
+            return {}  # No update will use these steps.
         if self._returns is not None:
-            # Divide the environment's reward by the standard deviation of its discounted sums, and limit it.
+            # Divide the environment's rewards by the standard deviation of their discounted sums, and clip them.
             rewards, limit = rewards.copy(), np.float32(self._hyper.clip_reward)
             for row, signal in zip(rewards, self.signals, strict=True):
                 if isinstance(signal, ExtrinsicReward):
@@ -206,14 +207,14 @@ class PPO(Algorithm):
 
         Args:
             packed: B steps of S trajectories.
-            rewards: f32 [V, B], times strength.
-            obs: per sensor [B, *O], on the critic's device.
-            bootstrap_obs: what follows each trajectory, per sensor [S, *O], likewise.
+            rewards: f32 [V, B], multiplied by the signals' strength.
+            obs: observations of each sensor [B, *O], on the critic's device.
+            bootstrap_obs: observations after each trajectory, for each sensor [S, *O], on the critic's device.
 
         Returns:
             Columns for the buffer [B, ...], the critic's memories before each sequence, and statistics.
         """
-        # V(s) of each step and of what comes after each trajectory.
+        # V(s) for each step and for the observation after each trajectory.
         values, bootstrap, memory = self._values.estimate(packed, obs, bootstrap_obs)
         statistics = self._means("Value Estimate", values, packed)
         bootstrap = self._bootstrap(bootstrap, packed.terminated)
@@ -221,12 +222,12 @@ class PPO(Algorithm):
         gae_arguments = rewards, values, bootstrap, packed.offset, gammas, self._hyper.lambd
         columns: dict[str, NDArray[Any]] = {"value": values.T}
         if not self._corrects:
-            # Generalized advantage estimates (Schulman et al. 2016), and the lambda-returns R = A + V.
+            # Generalized advantage estimation (Schulman et al. 2016) and lambda-returns R = A + V.
             advantage = gae(*gae_arguments)
             returns = advantage + values
         else:
-            # V-trace (Espeholt et al. 2018) corrects for older policies. ``log_prob`` becomes that of the current
-            # policy, so PPO's ratio is 1 at the first gradient step.
+            # V-trace (Espeholt et al. 2018) corrects for older policies. ``log_prob`` is replaced with the current
+            # policy's, so PPO's ratio is 1 in the first gradient step.
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, q = v_trace(*gae_arguments, rho, trace)
             advantage = q - values
@@ -237,20 +238,20 @@ class PPO(Algorithm):
     def _importance_weights(
         self, packed: PackedSteps, obs: Sequence[Tensor]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Log-probabilities [B, C + K] under the current policy, and V-trace's rho and c, [B]."""
+        """Compute log-probabilities [B, C + K] under the current policy, and V-trace's rho and c, [B] each."""
         log_prob = log_probabilities(self.actor, packed, obs, self._length)
-        with np.errstate(over="ignore"):  # Infinity is truncated, too.
+        with np.errstate(over="ignore"):  # Truncation also removes infinity.
             ratio = np.exp((log_prob - packed["log_prob"]).sum(1))
         rho_bar, c_bar = np.float32(self._hyper.rho_bar), np.float32(self._hyper.c_bar)
         return log_prob, np.minimum(ratio, rho_bar), np.minimum(ratio, c_bar)
 
     def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
-        """Values [V, S] with 0 where the episode is ``over``, except for signals that ignore the end of an episode."""
+        """Set values [V, S] to 0 where the episode is ``over``, except for signals that ignore the end of episodes."""
         ends = np.array([not signal.ignore_done for signal in self.signals])[:, None] & over
         return np.where(ends, np.float32(0.0), values)
 
     def _means(self, what: str, values: FloatArray, packed: PackedSteps) -> Statistics:
-        """Tag -> mean of estimates [V, B] over each trajectory."""
+        """Return the mean of estimates [V, B] over each trajectory, by tag."""
         means = mean_values(values, packed)
         return {f"Policy/{signal.title} {what}": mean for signal, mean in zip(self.signals, means, strict=True)}
 
@@ -265,7 +266,7 @@ class PPO(Algorithm):
         return self._buffer.num_rows > self._hyper.buffer_size
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Learn from the buffer for ``num_epoch`` epochs. The acting policy changes only when all of them are done."""
+        """Learn from the buffer for ``num_epoch`` epochs. The acting policy is not replaced until all are done."""
         buffer, hyper, network = self._buffer, self._hyper, self.context.settings.network_settings
         schedule = self.schedule(step)
         variance = losses.explained_variance(buffer.real("value").sum(1), buffer.real("returns").sum(1))
@@ -275,12 +276,12 @@ class PPO(Algorithm):
         if not hyper.normalize_advantage_per_mini_batch:
             columns["advantage"] = losses.normalized(buffer.column("advantage"), buffer.loss_mask, buffer.weight)
 
-        # Normalize observations once for all epochs, unless a reward signal or the mirror needs the raw ones.
+        # Normalize observations once for all epochs, unless a reward signal or symmetry needs the raw ones.
         needs_raw = self._symmetry is not None or any(signal.learns for signal in self.signals)
         if self.closed_form is not None and not needs_raw:
             columns["encoded"] = self.closed_form.encoded(buffer.observations)
 
-        # Epochs of minibatches, until the run ends or the policy has moved too far.
+        # Train on the minibatches of all epochs, until the run ends or the policy has changed too much.
         found: dict[str, list[Tensor]] = {}
         for diagnostics, minibatch in self.until_stop(self._minibatches(columns)):
             with self.context.timers(self.timer):
@@ -296,7 +297,7 @@ class PPO(Algorithm):
         if network.normalize and hyper.normalize_after_update:
             update_normalizations(self.actor, self.critic, buffer.observed())
         buffer.clear()
-        # Read back from the device once per update.
+        # Copy statistics from the device only once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
         means |= self.clone(step)
         means["Policy/Learning Rate"] = self.adapted_rate if self._adapts else schedule.learning_rate
@@ -308,7 +309,7 @@ class PPO(Algorithm):
         return {tag: np.array([mean]) for tag, mean in means.items()}
 
     def schedule(self, step: int) -> Schedule:
-        """The scheduled hyperparameters at trainer step ``step``."""
+        """Return the scheduled hyperparameters at trainer step ``step``."""
         hyper, last = self._hyper, self.context.settings.max_steps
         rate = decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
         return Schedule(
@@ -318,14 +319,14 @@ class PPO(Algorithm):
         )
 
     def _minibatches(self, columns: Mapping[str, Tensor]) -> Iterator[tuple[bool, Minibatch]]:
-        """Yield the minibatches of all epochs, each with a flag: whether to report diagnostics."""
+        """Yield the minibatches of all epochs, each with a flag that is True to report diagnostics."""
         buffer, hyper = self._buffer, self._hyper
-        # A buffer smaller than a minibatch is one minibatch; ML-Agents learns nothing from it.
+        # A buffer that is smaller than a minibatch becomes one minibatch; ML-Agents does not learn from it.
         batch_size = min(hyper.batch_size, buffer.num_rows)
         sequences = max(1, batch_size // buffer.sequence_length)
         per_epoch = buffer.num_sequences // sequences
         apart = math.ceil(_DIAGNOSTICS_EVERY / per_epoch)
-        # All epochs are one sequence of minibatches, so that the rows of several small epochs are gathered at once.
+        # Concatenate the orders of all epochs, so that the rows of several small epochs are gathered at once.
         orders = [self._epoch_order(buffer.num_sequences)[: per_epoch * sequences] for _ in range(hyper.num_epoch)]
         order = torch.cat(orders).to(self.context.device)
         for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
@@ -337,11 +338,11 @@ class PPO(Algorithm):
         return torch.randperm(num_sequences, generator=self._shuffle)
 
     def gradient_step(self, minibatch: Minibatch, schedule: Schedule, *, diagnostics: bool = True) -> dict[str, Tensor]:
-        """Make a step of Adam, unless the policy has moved too far.
+        """Make a gradient step with Adam, unless the policy has changed too much (``target_kl``).
 
         Returns:
-            Tag -> 0-d tensor without gradient, still on the networks' device. ``diagnostics`` adds KL divergence, clip
-            fraction and the gradient's norm.
+            Statistics by tag, 0-d tensors without gradient on the networks' device. ``diagnostics`` adds the KL
+            divergence, clip fraction and gradient norm.
         """
         hyper, rate = self._hyper, schedule.learning_rate
         follows_kl = self._adapts or hyper.target_kl is not None
@@ -354,11 +355,11 @@ class PPO(Algorithm):
         if self._symmetry is not None:
             minibatch = self._symmetry(minibatch)
 
-        # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by autograd or, where that is faster, by hand.
+        # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by autograd or, if it is faster, in closed form.
         differentiate = self.differentiate if self.closed_form is None else self.closed_form.differentiate
         statistics = differentiate(minibatch, schedule, diagnostics)
 
-        # Clip the norm of the whole gradient, actor and critic together.
+        # Clip the global gradient norm of actor and critic together.
         if hyper.max_grad_norm is not None or diagnostics:
             gradients = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
             norm = torch.nn.utils.get_total_norm(gradients)
@@ -367,14 +368,14 @@ class PPO(Algorithm):
             if diagnostics:
                 statistics["Policy/Gradient Norm"] = norm
 
-        # The divergence from the policy that acted adapts the learning rate, or ends the update.
+        # Use the KL divergence from the policy that acted to adapt the learning rate or to stop the update.
         if follows_kl:
             kl = statistics["Policy/Approximate KL"].item()
             if self._adapts:
                 rate = self.adapted_rate = adapted(self.adapted_rate, kl, hyper.desired_kl)
             self.has_moved_far = hyper.target_kl is not None and kl > _TOO_FAR * hyper.target_kl
 
-        # Adam.
+        # Update the parameters with Adam.
         if not self.has_moved_far:
             self._adam.param_groups[0]["lr"] = rate
             self._adam.step()
@@ -383,12 +384,12 @@ class PPO(Algorithm):
     # Losses
 
     def differentiate(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool) -> dict[str, Tensor]:
-        """Write the gradient of the loss into the parameters, by autograd. Returns statistics."""
+        """Write the loss's gradient into the parameters, using autograd, and return statistics."""
 
         def one(objective: Objective) -> dict[str, Tensor]:
             # Calls _actor_loss and _critic_loss, or _shared_loss.
             loss, statistics = objective.loss(minibatch, schedule, diagnostics)
-            # zero_grad does the same, but its profiling hooks take time.
+            # This does the same as zero_grad, without the cost of its profiling hooks.
             for parameter in objective.parameters:
                 parameter.grad = None
             loss.backward()  # type: ignore[no-untyped-call]
@@ -399,7 +400,7 @@ class PPO(Algorithm):
         return {tag: value for statistics in found for tag, value in statistics.items()}
 
     def loss(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool = False) -> Loss:
-        """The whole loss, ``-L^CLIP + c1 L^VF - c2 S``, with its statistics. For tests and analysis."""
+        """Return the total loss, ``-L^CLIP + c1 L^VF - c2 S``, and its statistics, for tests and analysis."""
         return _sum(*(objective.loss(minibatch, schedule, diagnostics) for objective in self.objectives))
 
     def _actor_loss(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool) -> Loss:
@@ -430,16 +431,16 @@ class PPO(Algorithm):
     def policy_loss(
         self, distribution: ActionDistribution, minibatch: Minibatch, schedule: Schedule, diagnostics: bool
     ) -> Loss:
-        """``-L^CLIP - c2 S``."""
+        """Return the policy loss ``-L^CLIP - c2 S`` and its statistics."""
         mask, epsilon = minibatch.loss_mask, schedule.epsilon
-        # r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or one for the whole action.
+        # Ratio r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or one for the whole action.
         log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
         if self._hyper.joint_ratio:
             log_ratio = log_ratio.sum(1, keepdim=True)
         ratio = log_ratio.exp()
-        # -L^CLIP, where L^CLIP = E[min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)] (equation 7).
+        # Surrogate loss -L^CLIP, where L^CLIP = E[min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)] (equation 7).
         surrogate_loss = losses.clipped_policy_loss(ratio, minibatch["advantage"], epsilon, mask)
-        # S, the entropy.
+        # Entropy bonus S.
         entropy = masked_mean(distribution.entropy(joint=self._hyper.joint_entropy), mask)
         with torch.no_grad():
             statistics = {"Losses/Policy Loss": surrogate_loss.abs()}
@@ -449,7 +450,7 @@ class PPO(Algorithm):
         return surrogate_loss - schedule.beta * entropy, statistics
 
     def value_loss(self, values: Tensor, minibatch: Minibatch, schedule: Schedule) -> Loss:
-        """``c1 L^VF`` for the critic's values [V, b]."""
+        """Return the value loss ``c1 L^VF`` for the critic's values [V, b], and its statistics."""
         # L^VF = E[(V - R)^2], clipped if value_clipping is on.
         old_values = minibatch["value"].t() if self._hyper.value_clipping else None
         value_loss = losses.value_loss(
@@ -460,11 +461,11 @@ class PPO(Algorithm):
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """``adam`` as ``torch.optim.Adam.state_dict`` returns it, the actor's parameters before the critic's."""
+        """Return ``adam`` in the format of ``torch.optim.Adam.state_dict``, with the actor's parameters first."""
         return {"adam": self._adam.state_dict(self._parameters)}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore what ``optimizer_states`` returned. Parameters without moments start over."""
+        """Restore what ``optimizer_states`` returned. Parameters without saved moments start with new ones."""
         self._adam.load_state_dict(states["adam"], self._parameters)
 
     def generators(self) -> dict[str, torch.Generator]:

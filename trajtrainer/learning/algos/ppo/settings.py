@@ -1,4 +1,4 @@
-"""The hyperparameters of PPO, and those that it shares with POCA."""
+"""The hyperparameters of PPO, including those that it shares with POCA."""
 
 from __future__ import annotations
 
@@ -24,53 +24,57 @@ class OnPolicy(Hyperparameters):
     """Hyperparameters that PPO and POCA share.
 
     Attributes:
-        buffer_size: PPO and POCA: steps that are collected before each update, 2,048 to 409,600; larger is steadier and
-            slower. SAC and others with a replay: steps that are remembered in all, several thousand episodes' worth;
-            more costs memory.
-        joint_ratio: one probability ratio for the whole action, as in the PPO paper. Off: one for each continuous
-            action and branch, as in ML-Agents.
-        joint_entropy: ``beta`` weighs the sum over the continuous actions. Off: their mean, as in ML-Agents.
-        normalize_advantage_per_mini_batch: advantages have mean 0 and standard deviation 1 in each minibatch. Off: in
-            the whole buffer.
-        normalize_after_update: with ``normalize: true``, update the normalizers after each update, not with each
-            trajectory as ML-Agents does. So an update sees observations as the policy saw them, as with
-            Stable-Baselines3's VecNormalize. For runs that are sensitive to their first steps.
-        norm_reward: divide the environment's reward by the running standard deviation of its discounted sums. For
-            rewards that are large, small or of unknown size. Summaries show the original rewards.
-        clip_reward: limit of rewards with ``norm_reward``.
-        max_grad_norm: limit of the gradient norm of policy and critic together. 0.5 to 1: steadier. Left out: none.
-        target_kl: end an update before the gradient step of a minibatch whose KL divergence exceeds 1.5 times this, as
-            Stable-Baselines3 does. 0.01 to 0.05. Left out: never. ``Policy/Approximate KL`` shows the divergence.
-        value_clipping: clip the change of value estimates like that of the policy, as OpenAI's Baselines does. In
-            ML-Agents clipping has no effect.
-        vf_coef: weight of the value loss. Matters with ``shared_critic`` and ``max_grad_norm``.
-        adam_eps: epsilon of Adam. 1e-5 in most published results of PPO.
-        v_trace: correct for policies that acted and are older than the one that learns (Espeholt et al. 2018), by
-            weighting each step by how likely its action still is. Left out: on if ``actors.max_policy_lag`` is above 0.
-        rho_bar: with ``v_trace: true``, the largest weight of a step; without old policies each counts 1. Larger is
-            less biased toward the old policies, and noisier.
-        c_bar: with ``v_trace: true``, the most that later steps count for the target of an earlier one, per step and
-            times ``lambd``; at most ``rho_bar``.
-        desired_kl: the KL divergence that ``learning_rate_schedule: adaptive`` aims at: above twice this value the
-            learning rate falls by a third, below half of it it rises by half, within 1e-5 and 1e-2.
-        beta: weight of the entropy, which keeps actions random. 1e-4 to 1e-2: higher if ``Policy/Entropy`` falls before
-            the reward has risen, lower if it does not fall.
-        epsilon: how far a step may move a probability ratio from 1. 0.1 to 0.3: lower is steadier and slower.
-        lambd: lambda of generalized advantage estimation. 0.9 to 0.95: lower relies on the value estimate (bias),
-            higher on the rewards themselves (variance).
-        num_epoch: passes over each buffer. 3 to 10: more learns more from the same steps, and is less stable; larger
-            with larger batches.
-        learning_rate_schedule: ``linear`` falls to 0 at ``max_steps``, which steadies the end; ``constant`` if the run
-            has no set end. Not in ML-Agents: ``cosine`` falls slowly first and last; ``adaptive`` follows
-            ``desired_kl``, and the other schedules are constant then.
-        beta_schedule: schedule of ``beta``. Left out: that of the learning rate.
-        epsilon_schedule: schedule of ``epsilon``. Left out: that of the learning rate.
+        buffer_size: for PPO and POCA, number of steps to collect before each update, typically 2,048 to 409,600; larger
+            values make training more stable but slower. For SAC and other algorithms with a replay buffer, the capacity
+            of that buffer in steps, typically several thousand episodes; larger buffers take more memory.
+        joint_ratio: use one probability ratio for the whole action, as in the PPO paper. Otherwise, there is one for
+            each continuous action and branch, as in ML-Agents.
+        joint_entropy: in the entropy bonus, sum the entropies of the continuous actions. Otherwise, they are averaged,
+            as in ML-Agents.
+        normalize_advantage_per_mini_batch: normalize advantages to mean 0 and standard deviation 1 in each minibatch.
+            Otherwise, they are normalized over the whole buffer.
+        normalize_after_update: with ``normalize: true``, update the normalizers after each update instead of with each
+            trajectory, as ML-Agents does. Updates then use the same normalization as the policy that acted, like
+            Stable-Baselines3's VecNormalize. Use it if training is sensitive to the first steps.
+        norm_reward: divide the environment's rewards by the running standard deviation of their discounted sums. Use it
+            if rewards are very large or small, or their scale is unknown. Summaries show the original rewards.
+        clip_reward: maximum absolute value of rewards with ``norm_reward``.
+        max_grad_norm: maximum gradient norm of policy and critic together. Typical values of 0.5 to 1 make training
+            more stable. By default, gradients are not clipped.
+        target_kl: stop an update if the KL divergence in a minibatch exceeds 1.5 times this value, before the gradient
+            step, as in Stable-Baselines3. Typically 0.01 to 0.05. By default, updates never stop early.
+            ``Policy/Approximate KL`` shows the divergence.
+        value_clipping: clip the change of value estimates like that of the policy, as in OpenAI Baselines. In
+            ML-Agents, value clipping has no effect.
+        vf_coef: coefficient of the value loss. Only matters with ``shared_critic`` or ``max_grad_norm``.
+        adam_eps: epsilon of the Adam optimizer. Most published results of PPO use 1e-5.
+        v_trace: correct for experience from older policies (Espeholt et al. 2018), by weighting each step by how likely
+            its action is under the current policy. Enabled by default if ``actors.max_policy_lag`` is above 0.
+        rho_bar: with ``v_trace: true``, maximum weight of a step. Steps of the current policy have a weight of 1.
+            Larger values reduce the bias toward older policies, but increase the variance.
+        c_bar: with ``v_trace: true``, maximum coefficient (before multiplying by ``lambd``) with which a step passes
+            later temporal differences on to earlier steps; at most ``rho_bar``.
+        desired_kl: target KL divergence of ``learning_rate_schedule: adaptive``. Above twice this value, the learning
+            rate falls by a third; below half of it, the rate rises by half. It stays between 1e-5 and 1e-2.
+        beta: coefficient of the entropy bonus, which keeps actions random. Typically 1e-4 to 1e-2. Increase it if
+            ``Policy/Entropy`` falls before the reward has risen, and decrease it if the entropy does not fall.
+        epsilon: clipping range: how far an update may move a probability ratio from 1. Typically 0.1 to 0.3; lower
+            values make training more stable but slower.
+        lambd: lambda of generalized advantage estimation, typically 0.9 to 0.95. Lower values rely more on the value
+            estimates (bias), and higher values more on the rewards themselves (variance).
+        num_epoch: number of passes over each buffer, typically 3 to 10. More epochs learn more from the same steps but
+            are less stable; use more with larger batches.
+        learning_rate_schedule: ``linear`` decays to 0 at ``max_steps``, which stabilizes the end of training. Use
+            ``constant`` if the run has no fixed end. Not in ML-Agents: ``cosine`` decays more slowly at the start and
+            the end; ``adaptive`` follows ``desired_kl``, and the other schedules are then constant.
+        beta_schedule: schedule of ``beta``. Defaults to the learning rate's.
+        epsilon_schedule: schedule of ``epsilon``. Defaults to the learning rate's.
     """
 
     critic_may_see_more: ClassVar[bool] = True
 
     buffer_size: int = field(default=10240, validator=count)
-    learning_rate: float = field(default=3e-4, validator=not_negative)  # once more, for the order of the keys
+    learning_rate: float = field(default=3e-4, validator=not_negative)  # redefined to keep the order of the keys
     joint_ratio: bool = field(default=False, metadata=OURS)
     joint_entropy: bool = field(default=False, metadata=OURS)
     normalize_advantage_per_mini_batch: bool = field(default=False, metadata=OURS)
@@ -110,10 +114,10 @@ class PPOHyperparameters(OnPolicy):
     """Hyperparameters of proximal policy optimization (Schulman et al. 2017).
 
     Attributes:
-        shared_critic: value heads on the policy's own layers instead of a second network. For pictures, whose encoders
-            take most of the time.
-        symmetry: the mirror under which the task stays the same: each minibatch also contains the mirror image of each
-            of its steps (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
+        shared_critic: add the value heads to the policy's layers instead of using a separate network. Use it with
+            images, because image encoders take most of the training time.
+        symmetry: mirror symmetry of the task. Each minibatch then also contains the mirror images of its steps (Mittal
+            et al. 2024). Only for agents with vector observations and no memory. Not in ML-Agents.
     """
 
     shared_critic: bool = False

@@ -1,6 +1,6 @@
-"""The experience that an on-policy algorithm has gathered for its next update: columns on the networks' device.
+"""The buffer in which an on-policy algorithm collects experience for its next update, on the networks' device.
 
-Shape legend: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward
+Shape legend: N filled rows (including padding), L sequence length, Q = N / L sequences, B packed steps, V reward
 signals, H memory size, O an observation's own shape.
 """
 
@@ -29,15 +29,15 @@ from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.values import sequence_begins, sequence_offsets
 from trajtrainer.learning.nn.minibatch import Minibatch, in_order, torch_dtype
 
-# Columns of the sequences [Q, H]; None for a network without a memory.
+# Memories [Q, H] before each sequence, by name; None for a network without a memory.
 Memories = Mapping[str, Tensor | None]
 
 
 class UpdateBuffer:
-    """Rows in order of arrival. With a memory, each trajectory starts a new sequence and ends with padding.
+    """Rows in order of arrival. With a memory, each trajectory starts a new sequence and is padded to whole sequences.
 
     Attributes:
-        num_rows: N.
+        num_rows: N, the number of filled rows.
         sequence_length: L; 1 without a memory.
     """
 
@@ -57,15 +57,15 @@ class UpdateBuffer:
         """Allocate ``capacity`` rows; the buffer grows if more arrive.
 
         Args:
-            spec: of the behavior.
-            obs_dtypes: per sensor, f32 or u8.
+            spec: the agents' observations and actions.
+            obs_dtypes: dtype of each sensor's observations, f32 or u8.
             num_signals: V.
             sequence_length: L.
-            memories: H of ``memory``, the actor's, and of ``critic_memory``; 0 without one.
-            capacity: rows.
-            device: of the networks.
-            more: columns besides those of the table.
-            needs: of the reward signals, see ``RewardSignal.needs``.
+            memories: H of the actor's ``memory`` and of the ``critic_memory``; 0 for a network without a memory.
+            capacity: number of rows to allocate.
+            device: the device of the networks.
+            more: columns in addition to the standard ones (``entries_of``).
+            needs: additional columns that the reward signals need (``RewardSignal.needs``).
         """
         entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals) | dict(more or {})
         if "done" in needs:
@@ -84,53 +84,53 @@ class UpdateBuffer:
 
     @property
     def num_sequences(self) -> int:
-        """Q."""
+        """The number of sequences, Q."""
         return self.num_rows // self.sequence_length
 
     @property
     def capacity(self) -> int:
-        """Rows that fit without growing."""
+        """The number of rows that fit into the buffer without growing it."""
         return len(self._rows["advantage"])
 
     def column(self, name: str) -> Tensor:
-        """The filled rows of a column, [N, ...]: a view."""
+        """Return a view of the filled rows of a column, [N, ...]."""
         return self._rows[name][: self.num_rows]
 
     def real(self, name: str) -> Tensor:
-        """The filled rows of a column without padding, [B, ...]."""
+        """Return the filled rows of a column without padding, [B, ...]."""
         column, mask = self.column(name), self.loss_mask
         return column if mask is None else column[mask > 0]
 
     def sequences(self, name: str) -> Tensor:
-        """The filled entries of a memory, f32 [Q, H]: a view."""
+        """Return a view of the filled entries of a memory, f32 [Q, H]."""
         return self._sequences[name][: self.num_sequences]
 
     @property
     def loss_mask(self) -> Tensor | None:
-        """f32 [N], 0 in padding; None without a memory."""
+        """The loss mask, f32 [N], 0 for padding; None without a memory."""
         return self.column("loss_mask") if "loss_mask" in self._rows else None
 
     @property
     def weight(self) -> Tensor | None:
-        """Importance weights f32 [N], 0 in padding; None if no step has one."""
+        """The importance weights, f32 [N], 0 for padding; None if there are no importance weights."""
         return self.column("weight") if "weight" in self._rows else None
 
     @property
     def observations(self) -> tuple[Tensor, ...]:
-        """The filled rows per sensor, [N, *O]: views."""
+        """Views of each sensor's filled rows, [N, *O]."""
         return tuple(column[: self.num_rows] for column in self._rows.obs)
 
     def observed(self) -> tuple[Tensor, ...]:
-        """The observations per sensor without padding, [B, *O]."""
+        """Return each sensor's observations without padding, [B, *O]."""
         mask, filled = self.loss_mask, self.observations
         return filled if mask is None else tuple(column[mask > 0] for column in filled)
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
-        """Views of the next ``num_steps`` rows, so that ``append`` need not copy them.
+        """Return views of the next ``num_steps`` rows, so that ``append`` does not have to copy them.
 
-        The trainer passes them to ``ExperienceSource.drain_into``, which gathers trajectories into them; ``append``
-        recognizes by the address that a column is already in place. None with padding, or on a device that numpy cannot
-        write to: then ``append`` copies.
+        The trainer passes them to ``ExperienceSource.drain_into``, which gathers trajectories into them. ``append``
+        checks by memory address whether a column is already in place. Returns None with padding, or if numpy cannot
+        write to the device; ``append`` then copies the rows.
         """
         if self.sequence_length > 1 or self._host is None:
             return None
@@ -138,7 +138,7 @@ class UpdateBuffer:
         return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
     def places(self, packed: PackedSteps) -> LongArray:
-        """The row that each step gets if it is appended next, i64 [B]."""
+        """Return the row at which ``append`` will store each step, i64 [B]."""
         first = sequence_offsets(packed.lengths, self.sequence_length)[:-1] * self.sequence_length
         return self.num_rows + np.arange(len(packed)) + np.repeat(first - packed.offset[:-1], packed.lengths)
 
@@ -147,8 +147,8 @@ class UpdateBuffer:
 
         Args:
             packed: the steps. Columns that were gathered into reserved rows are not copied.
-            learned: columns [B, ...] that ``packed`` lacks, or that replace its own.
-            memories: the critic's, before each sequence.
+            learned: columns [B, ...] that are added to those of ``packed`` or replace them.
+            memories: the critic's memories before each sequence.
         """
         length, start = self.sequence_length, self.num_rows
         stop = start + int(sequence_offsets(packed.lengths, length)[-1]) * length
@@ -166,7 +166,7 @@ class UpdateBuffer:
             if length > 1:
                 column[:] = 0
                 column[places - start] = values
-            elif _address(values) != _address(column):  # else it was written into reserved rows
+            elif _address(values) != _address(column):  # not already written into the reserved rows
                 column[:] = values
             if self._host is None:
                 self._rows[name][start:stop] = torch.from_numpy(column)
@@ -182,12 +182,13 @@ class UpdateBuffer:
         self.num_rows = 0
 
     def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
-        """Yield sequences in an order. A last minibatch that would not be full is left out.
+        """Yield sequences in the given order as minibatches. An incomplete last minibatch is dropped.
 
         Args:
-            order: i64 [any], numbers of sequences: one or more permutations.
-            batch_size: rows; rounded down to whole sequences, at least one.
-            columns: [N, ...], which replace the buffer's or come in addition; ``encoded`` replaces the observations.
+            order: indices of sequences, i64 [any]: one or more permutations.
+            batch_size: number of rows per minibatch, rounded down to whole sequences, but at least one sequence.
+            columns: columns [N, ...] that are added to the buffer's or replace them; ``encoded`` replaces the
+                observations.
         """
         rows = self._rows.slice(0, self.num_rows).with_columns(columns)
         if "encoded" in columns:
@@ -195,7 +196,7 @@ class UpdateBuffer:
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
     def _block(self, start: int, stop: int) -> Columns[NDArray[Any]]:
-        """The rows to write into; if the buffer is on another device, rows of the host, to be copied there."""
+        """Return the rows to write to. If the buffer is not in host memory, these are new rows to copy from."""
         if self._host is not None:
             return self._host.slice(start, stop)
         return self._rows.map(lambda column: torch.empty(stop - start, *column.shape[1:], dtype=column.dtype).numpy())
@@ -213,7 +214,7 @@ class UpdateBuffer:
         count = -(-capacity // self.sequence_length)
         self._sequences = sequences.map(lambda column: longer(column, count))
         self._rows = rows.map(lambda column: longer(column, count * self.sequence_length))
-        # Numpy slices in a fraction of torch's time, which matters if few steps arrive at a time.
+        # Slicing is much faster in numpy than in torch, which matters if few steps arrive at a time.
         self._host = self._rows.map(Tensor.numpy) if self._device.type == "cpu" else None
 
 

@@ -1,4 +1,4 @@
-"""Compares the returns of demonstrations with those of the agents."""
+"""Compares the returns of recorded episodes with those of the agents."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _LATEST = 100
 
 
 class DemonstratedReturns:
-    """Compares the returns of recorded episodes with those of the agents' latest 100.
+    """Compares the returns of recorded episodes with those of the agents' latest 100 episodes.
 
-    Recordings that are no better than the agents only take the place of the agents' own steps in the batches. Returns
-    are sums of the environment's rewards.
+    Recordings that are no better than the agents would only displace the agents' own steps in the batches. Returns are
+    undiscounted sums of the environment's rewards.
 
     Args:
-        recorded: the recorded steps. Episodes that the recording cuts off do not count.
+        recorded: the recorded steps. Incomplete episodes do not count.
 
     Attributes:
-        mean_return: of the recorded episodes; None if none is complete.
+        mean_return: mean return of the recorded episodes; None if no episode is complete.
     """
 
     def __init__(self, recorded: PackedSteps) -> None:
@@ -32,7 +32,7 @@ class DemonstratedReturns:
 
     @property
     def are_better(self) -> bool:
-        """Whether the recorded episodes earn more. Also True while either side has no complete episode."""
+        """True if the recorded episodes have higher returns, or if either side has no complete episode yet."""
         return self.mean_return is None or not self._latest or statistics.fmean(self._latest) < self.mean_return
 
     def add(self, packed: PackedSteps) -> None:
@@ -40,11 +40,11 @@ class DemonstratedReturns:
         self._latest.extend(_finished(self._sums, packed))
 
     def reset_worker(self, worker: int | None) -> None:
-        """Forget the unfinished episodes of one worker's agents, or of all."""
+        """Drop the unfinished episodes of one worker's agents, or of all agents (None)."""
         self._sums.reset_worker(worker)
 
     def state(self) -> list[float]:
-        """The returns of the agents' latest episodes."""
+        """Return the returns of the agents' latest episodes."""
         return list(self._latest)
 
     def load_state(self, state: Sequence[float]) -> None:
@@ -53,7 +53,7 @@ class DemonstratedReturns:
 
 
 def _finished(sums: EpisodeSums, packed: PackedSteps) -> list[float]:
-    """The returns of the episodes that these steps complete."""
+    """Return the returns of the episodes that end with these steps."""
     rewards = (packed["reward"] + packed["group_reward"])[None]
     found: list[float] = sums.add(rewards, packed.offset, packed.agent, packed.ended)[0].tolist()
     return found

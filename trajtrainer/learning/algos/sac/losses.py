@@ -1,8 +1,8 @@
 """SAC's targets and losses with ML-Agents' conventions (docs/explanation/mlagents-behavior.md#networks-and-update).
 
-Shape legend: V reward signals, b rows of a batch, C continuous actions, K discrete branches, D sum of branch sizes, P
-numbers that a Q network gives per signal: 1 without discrete actions, else D. ``mask`` is f32 [b], 1 for a real row and
-0 for padding, or None when every row is real.
+Shape legend: V reward signals, b rows of a minibatch, C continuous actions, K discrete branches, D sum of branch sizes,
+P outputs of a Q network per signal: 1 without discrete actions, else D. ``mask`` is f32 [b], 1 for real rows and 0 for
+padding, or None if all rows are real.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
+DISCRETE_TARGET = 0.2  # target entropy as a fraction of a branch's maximum entropy
 
 
 def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the real rows: [b, ...] to [...]."""
+    """Return the mean over the real rows, [b, ...] to [...]."""
     if mask is None:
         return values.mean(0)
     weight = mask / mask.sum().clamp(min=1.0)
@@ -23,12 +23,12 @@ def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
-    """Q of the discrete actions that were taken, the mean over branches.
+    """Return the Q values of the discrete actions that were taken, averaged over branches.
 
     Args:
         q: [..., b, D].
         discrete: i64 [b, K].
-        branch_starts: i64 [K], where each branch starts among the D columns.
+        branch_starts: i64 [K], index of each branch's first column.
 
     Returns:
         [..., b].
@@ -38,26 +38,27 @@ def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
 
 
 def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
-    """The policy's expectation of Q [..., b], the mean over branches.
+    """Return the expectation of Q under the policy, averaged over branches, [..., b].
 
     Args:
         q: [..., b, D].
-        probs: [b, D].
+        probs: [b, D], the policy's probabilities.
         num_branches: K.
     """
     return (q * probs).sum(-1) / num_branches
 
 
 def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Tensor | None) -> Tensor:
-    """``min(Q1, Q2) + entropy``: the worth of a state to a policy that is rewarded for its entropy.
+    """Return the soft value of states, ``min(Q1, Q2)`` plus the entropy bonus.
 
-    With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones
-    (docs/explanation/mlagents-behavior.md#value-targets); here it is added, as it is without discrete ones.
+    With both continuous and discrete actions, ML-Agents *subtracts* the entropy of the continuous actions
+    (docs/explanation/mlagents-behavior.md#value-targets). Here it is added, as it is with continuous actions only.
 
     Args:
-        q: [2, V, b], both networks' values of the policy's actions.
-        continuous_bonus: [b], ``-alpha * ln pi`` of the sampled action, summed over the dimensions; None without.
-        discrete_bonus: [b], ``-alpha * sum of p * ln p``, mean over the branches; None without.
+        q: [2, V, b], Q1 and Q2 of the policy's actions.
+        continuous_bonus: [b], ``-alpha * ln pi`` of the sampled action, summed over the dimensions; None without
+            continuous actions.
+        discrete_bonus: [b], ``-alpha * sum of p * ln p``, averaged over the branches; None without discrete actions.
 
     Returns:
         [V, b].
@@ -70,13 +71,13 @@ def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Ten
 
 
 def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean entropy that each branch should have: a fifth of the highest that its masks allow.
+    """Return the target entropy of each branch: a fifth of the maximum entropy that the action masks allow, on average.
 
-    ML-Agents takes a fifth of the highest possible without masks. If most states allow only one action, no policy
-    reaches that, and the coefficients grow until the entropy in the few other states outweighs the task.
+    ML-Agents uses a fifth of the maximum without masks. If most states allow only one action, no policy can reach that,
+    and the entropy coefficients grow until the entropy bonus in the few other states outweighs the task.
 
     Args:
-        forbidden: bool [b, D].
+        forbidden: bool [b, D], the action masks.
         sum_by_branch: [D, K], 1 where a column belongs to a branch.
         mask: [b] or None.
 
@@ -88,9 +89,9 @@ def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Half the squared errors of n networks, the mean over reward signals and real rows.
+    """Return half the squared errors of n networks, averaged over reward signals and real rows.
 
-    ML-Agents counts padding, too (docs/explanation/mlagents-behavior.md#padding).
+    ML-Agents also counts padding (docs/explanation/mlagents-behavior.md#padding).
 
     Args:
         values: [n, V, b].
@@ -98,7 +99,7 @@ def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Te
         mask: [b] or None.
 
     Returns:
-        The sum over the networks, to be minimized, and each network's loss [n] without gradient.
+        The sum of the networks' losses, and each network's loss [n] without gradient.
     """
     with torch.no_grad():
         errors = values - targets

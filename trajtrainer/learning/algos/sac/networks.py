@@ -1,11 +1,11 @@
-"""SAC's value networks evaluated on minibatches: one by one, or in one batched matrix product per layer.
+"""Evaluates SAC's value networks on minibatches: one by one, or with one batched matrix product per layer.
 
-With V (Haarnoja et al. 2018a) there are the Q networks ``q1`` and ``q2``, V as ``critic`` and its slow copy ``target``.
-Without V (2018b) there are ``q1``, ``q2`` and a slow copy of each, ``q1_target`` and ``q2_target``. With continuous
-actions a Q network also sees these.
+With a V network (Haarnoja et al. 2018a), there are the Q networks ``q1`` and ``q2``, V as ``critic`` and its target
+network ``target``. Without V (2018b), there are ``q1``, ``q2`` and a target network for each, ``q1_target`` and
+``q2_target``. Continuous actions are inputs of the Q networks.
 
-Shape legend: V reward signals, b rows of a batch, C continuous actions, K discrete branches, P numbers that a Q network
-gives per signal: 1 without discrete actions, else one for each of them.
+Shape legend: V reward signals, b rows of a minibatch, C continuous actions, K discrete branches, P outputs of a Q
+network per signal: 1 without discrete actions, else one for each discrete action.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.learning.nn.minibatch import Minibatch
 
 FOLLOWS = {"target": "critic", "q1_target": "q1", "q2_target": "q2"}
-"""Slow copy -> the network that it follows."""
+"""Maps each target network to the network that it follows."""
 
-# The output of ``ObservationEncoder``: the encoding, and the part of each sensor of fixed size.
+# The output of ``ObservationEncoder``: the encoding, and the part for each sensor of fixed size.
 Encoded = tuple[Tensor, list[Tensor]]
 
-# The most hidden units for which batching pays. With 64 units an update takes a quarter less time, most of which is not
-# arithmetic; with 256 it takes as long as one network after the other (measured by scripts/benchmarks/sac.py).
+# Maximum number of hidden units for which batching pays off. With 64 units, batching makes an update a quarter faster,
+# because most of the time is overhead. With 256 units, it takes as long as evaluating the networks one by one (measured
+# with scripts/benchmarks/sac.py).
 LARGEST = 256
 
 
@@ -39,10 +40,10 @@ class Decision(NamedTuple):
 
     Attributes:
         encoded: the actor's encoding of the observations.
-        policy: pi(.|s).
+        policy: the action distribution pi(.|s).
         action: the continuous part of a ~ pi(.|s), [b, C]; None without continuous actions.
-        continuous_entropy: ``-ln pi(a|s)``, summed over the dimensions [b]; None without continuous actions.
-        discrete_entropy: ``-sum of p ln p`` of each branch [b, K]; None without discrete actions.
+        continuous_entropy: ``-ln pi(a|s)``, summed over the dimensions, [b]; None without continuous actions.
+        discrete_entropy: ``-sum of p ln p`` for each branch, [b, K]; None without discrete actions.
     """
 
     encoded: Encoded
@@ -59,9 +60,9 @@ class CriticOutputs(NamedTuple):
         value: V(s) [V, b]; None without V.
         q: Q1 and Q2 of the batch's actions [2, V, b, P].
         sampled_q: Q1 and Q2 of the sampled actions [2, V, b, P], with gradients to the actions but not to the
-            networks; with V, Q2's have none. None if the policy has not decided.
-        following: of the slow copies, without gradient: V(s') [V, b], or without V, Q1 and Q2 of the actions sampled in
-            s' [2, V, b, P].
+            networks. With V, Q2 has no gradients. None if the policy's decisions were not given.
+        following: outputs of the target networks, without gradient: V(s') [V, b], or without V, Q1 and Q2 of the
+            actions sampled in s' [2, V, b, P].
     """
 
     value: Tensor | None
@@ -71,10 +72,10 @@ class CriticOutputs(NamedTuple):
 
 
 class Critics:
-    """Evaluates any value networks, one call after the other. Each encodes observations once, whatever the actions.
+    """Evaluates value networks of any architecture one by one. Each network encodes observations once for all actions.
 
     Attributes:
-        parameters: the leaves that an optimizer trains.
+        parameters: the parameters to optimize.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork]) -> None:
@@ -93,14 +94,14 @@ class Critics:
 
         Args:
             batch: b rows.
-            now: the policy's decisions there; may be None without V, if no values of them are needed.
-            after: its decisions in the next states; None with V.
+            now: the policy's decisions in the current states. May be None without V if their values are not needed.
+            after: the policy's decisions in the next states; None with V.
         """
         length, memory = batch.sequence_length, batch.critic_memory
         value = None if self._critic is None else self._critic(batch.obs, memory, length)[0]
         q, sampled_q = [], []
         for number, network in enumerate(self._q):
-            # Like ML-Agents, start the Q networks with an empty memory in every sequence.
+            # As in ML-Agents, the Q networks start each sequence with an empty memory.
             seen = network.body.encoder(batch.obs)
             actions = batch["continuous"] if self._has_actions else None
             q.append(_shaped(network.of_encoded(seen, None, length, actions)[0]))
@@ -109,7 +110,7 @@ class Critics:
             if now.action is None:
                 sampled_q.append(q[-1].detach())
                 continue
-            # With V, the policy follows Q1 alone.
+            # With V, only Q1 trains the policy.
             action = now.action.detach() if number and self._critic is not None else now.action
             detached = seen[0].detach(), [part.detach() for part in seen[1]]
             with _frozen(network):
@@ -125,13 +126,13 @@ class Critics:
         return CriticOutputs(value, torch.stack(q), torch.stack(sampled_q) if sampled_q else None, following)
 
     def follow(self, tau: float) -> None:
-        """Move the slow copies by the fraction ``tau`` toward the networks that they follow."""
+        """Move the target networks by the fraction ``tau`` toward the networks that they follow."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
 
 def second_memory(body: NetworkBody, batch: Minibatch, memory: Tensor | None) -> Tensor | None:
-    """The memory before each sequence of next observations [Q, H]: ``memory`` after one step."""
+    """Return the memory before each sequence of next observations [Q, H], which is ``memory`` after one step."""
     if memory is None:
         return None
     later: Tensor = body([sensor[:: batch.sequence_length] for sensor in batch.obs], None, memory)[1]
@@ -143,13 +144,13 @@ def _parameters(networks: Sequence[ValueNetwork]) -> list[Tensor]:
 
 
 def _shaped(q: Tensor) -> Tensor:
-    """[V, b, P], even if P is 1."""
+    """Return Q values as [V, b, P], even if P is 1."""
     return q if q.dim() == 3 else q.unsqueeze(2)
 
 
 @contextmanager
 def _frozen(network: nn.Module) -> Iterator[None]:
-    """Compute without gradients to the network's parameters."""
+    """Disable gradients for the network's parameters within the context."""
     parameters = list(network.parameters())
     for parameter in parameters:
         parameter.requires_grad = False
@@ -161,34 +162,34 @@ def _frozen(network: nn.Module) -> Iterator[None]:
 
 
 def can_batch(networks: Mapping[str, ValueNetwork]) -> bool:
-    """Whether these networks are MLPs on vectors, so that they share their encoding of an observation."""
+    """Return whether these networks are MLPs on vectors, which encode observations identically."""
     bodies = [network.body for network in networks.values()]
     return all(body.is_mlp and body.memory is None for body in bodies)
 
 
 def fastest(networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> Critics | BatchedCritics:
-    """Choose how to evaluate these networks. ``BatchedCritics`` moves their parameters into common tensors."""
+    """Choose the faster way to evaluate these networks. ``BatchedCritics`` moves their parameters to shared tensors."""
     pays = can_batch(networks) and networks["q1"].body.encoding_size <= LARGEST
     return BatchedCritics(networks, encode) if pays else Critics(networks)
 
 
 class BatchedCritics:
-    """Critics that are MLPs on vectors: one matrix product per layer for several.
+    """Evaluates critics that are MLPs on vectors, with one matrix product per layer for several networks.
 
     Twin of ``trajtrainer.learning.algos.sac.networks.Critics``.
 
-    Common tensors [4, in, out] hold all four networks, the trained ones first. The modules remain usable: their
+    Shared tensors [4, in, out] contain all four networks, the trained ones first. The modules remain usable: their
     parameters become views.
 
-    With V the order is V, Q1, Q2 and the target network, and three calls make six evaluations: the three trained
-    networks; the last two without gradient (Q2 of the policy's actions, and the target); and Q1 of the policy's
-    actions. The latter is a call of its own because only the policy's gradient passes through it; in a product with
-    the others, it would be propagated through them, too, for nothing. V and its copy see no actions: their weights for
-    them are 0 and stay so, because their inputs there are 0. Without V the order is Q1, Q2 and their copies: three
-    calls of two evaluations each.
+    With V, the order is V, Q1, Q2 and the target network, and there are three calls: one for the three trained
+    networks; one without gradient for Q2 of the policy's actions and the target network; and one for Q1 of the policy's
+    actions. The last one is separate because only the policy's gradient passes through it; in a product with the other
+    networks, the gradient would also be propagated through them, to no effect. V and the target network do not depend
+    on actions: their weights for actions are 0 and stay 0, because these inputs are always 0. Without V, the order is
+    Q1, Q2 and their target networks, and there are three calls for two networks each.
 
     Attributes:
-        parameters: the trained networks' part of each common tensor, as leaves.
+        parameters: the trained networks' part of each shared tensor, as leaf tensors.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> None:
@@ -199,7 +200,7 @@ class BatchedCritics:
             copy.requires_grad_(False)
         q, layers = networks["q1"], networks["q1"].body.layers
         assert isinstance(layers, Mlp)
-        # The critics share the actor's encoding, unless they see more.
+        # The critics share the actor's encoding, unless they observe more sensors.
         self._shares_encoding = encode.seen == q.body.encoder.seen
         self._encode = encode if self._shares_encoding else q.body.encoder
         self._has_value = "critic" in networks
@@ -207,7 +208,7 @@ class BatchedCritics:
         self._signals, self._outputs = len(q.signals), q.heads.outputs
         self._action_size = q.body.action_size
 
-        # Weight [4, in, out] and bias [4, 1, out] of each layer in turn; the heads of all signals are the last one.
+        # Weight [4, in, out] and bias [4, 1, out] of each layer in order. The heads of all signals form the last layer.
         self._tensors: list[Tensor] = []
         self.parameters: list[Tensor] = []
         mlps = [network.body.layers for network in order]
@@ -227,7 +228,10 @@ class BatchedCritics:
         self._followers = [tensor.detach()[trained:] for tensor in self._tensors]
 
     def _place(self, layer: Sequence[Sequence[nn.Linear]], trained: int) -> None:
-        """Add one layer, given for each network as the linear modules that form it side by side."""
+        """Add one layer, given for each network as the linear modules that form it side by side.
+
+        The weights are copied to a shared tensor, and the modules' parameters become views of it.
+        """
         inputs = max(linear.in_features for side in layer for linear in side)
         width = max(linear.out_features for side in layer for linear in side)
         sample = layer[0][0].weight
@@ -278,18 +282,18 @@ class BatchedCritics:
         return CriticOutputs(None, q, sampled_q, following)
 
     def _seen(self, obs: Sequence[Tensor], decision: Decision | None) -> Tensor:
-        """The critics' encoding [b, in], which is that of a decision if they see what the actor sees."""
+        """Return the critics' encoding [b, in], taken from a decision if the actor observes the same sensors."""
         if decision is not None and self._shares_encoding:
             return decision.encoded[0]
         return self._encode(obs)[0]  # type: ignore[no-any-return]
 
     def _both(self, layers: list[Layer], seen: Tensor, actions: Tensor | None) -> Tensor:
-        """Evaluate two networks on the same actions: [2, V, b, P]."""
+        """Evaluate two networks on the same actions, [2, V, b, P]."""
         x = seen if actions is None else torch.cat((seen, actions), 1)
         return self._heads(self._run(layers, x.expand(2, -1, -1)))
 
     def _run(self, layers: list[Layer], x: Tensor) -> Tensor:
-        """Layers with activations between them: [networks, b, out], or [b, out] of one network."""
+        """Apply layers with activations between them. Returns [networks, b, out], or [b, out] for a single network."""
         return affine(activated_layers(x, layers[:-1], activation=self._activation), layers[-1])
 
     def _heads(self, out: Tensor) -> Tensor:
@@ -302,7 +306,7 @@ class BatchedCritics:
         return _pairs([tensor.detach()[begin:end] for tensor in self._tensors])
 
     def follow(self, tau: float) -> None:
-        """Move the slow copies by the fraction ``tau`` toward the networks that they follow."""
+        """Move the target networks by the fraction ``tau`` toward the networks that they follow."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 

@@ -1,14 +1,14 @@
 """Soft actor-critic (SAC), with ML-Agents' conventions (docs/explanation/mlagents-behavior.md#networks-and-update).
 
-With a value network as in ML-Agents (Haarnoja et al. 2018a, arXiv:1801.01290) or without one (2018b,
-arXiv:1812.05905). The entropy coefficient is learned as in 2018b; discrete actions follow Christodoulou 2019
-(arXiv:1910.07207).
+There are two variants: with a value network, as in ML-Agents (Haarnoja et al. 2018a, arXiv:1801.01290), and without
+one (2018b, arXiv:1812.05905). The entropy coefficient is learned as in 2018b. Discrete actions follow Christodoulou
+2019 (arXiv:1910.07207).
 
-Symbols are the papers': pi policy, Q1 and Q2, V, their slow copies V' and Q', alpha entropy coefficient (temperature),
-gamma discount, r reward, s state, a action, and the entropy H of the policy.
+Symbols as in the papers: pi, policy; Q1, Q2 and V, value networks; Q' and V', their target networks; alpha, entropy
+coefficient (temperature); gamma, discount factor; r, reward; s, state; a, action; H, entropy of the policy.
 
-Shape legend: V reward signals, B packed steps, S trajectories, b rows of a batch, C continuous actions, K discrete
-branches, D sum of branch sizes, P numbers that a Q network gives per signal: 1 without discrete actions, else D.
+Shape legend: V reward signals, B packed steps, S trajectories, b rows of a minibatch, C continuous actions, K discrete
+branches, D sum of branch sizes, P outputs of a Q network per signal: 1 without discrete actions, else D.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
-_EXTRA = "sac"  # entry of a checkpoint
-# Gradient steps by which acting in a thread of its own may be ahead. If learning is the slower side, as it usually is,
-# acting is always as far ahead as allowed, and with no limit a short run would be over before anything was learned.
+_EXTRA = "sac"  # key in a checkpoint
+# Maximum lead of acting over learning, in gradient steps, if acting continues during updates. Learning is usually
+# slower than acting, so acting uses its whole lead. Without a limit, a short run could end before anything is learned.
 _LEAD = 128
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 
@@ -82,7 +82,7 @@ LAYOUT = CheckpointLayout(
     _optimizers("q1", "q2", "critic"),
 )
 TWIN_LAYOUT = CheckpointLayout(
-    # Networks that ML-Agents lacks are stored where it would store them.
+    # ML-Agents has no target Q networks. They are stored with the keys that ML-Agents would use.
     {**_POLICY, **_Q, **{f"{name}_target": NetworkPlace("Optimizer:target_network", _Q[name].prefix) for name in _Q}},
     _optimizers("q1", "q2"),
     copies={"q1_target": "q1", "q2_target": "q2"},
@@ -91,24 +91,25 @@ TWIN_LAYOUT = CheckpointLayout(
 
 
 class SAC(Algorithm):
-    """Keeps experience in a replay, and learns from random draws at the pace of the experience.
+    """Stores experience in a replay buffer, and learns from random minibatches at the pace at which experience arrives.
 
-    All gradient steps that the experience so far makes due are made before the next drain, or after the run is resumed
-    if it ends first. In a thread of its own an update shows its progress block by block. So acting is never further
-    ahead than ``max_lead``, and when it has to wait, it waits only for the gradient steps that free enough rows.
+    All gradient steps that are due are made before the next drain; if the run ends first, they are made after it is
+    resumed. If acting continues during updates, an update reports its progress after each block of minibatches. Acting
+    is therefore never ahead by more than ``max_lead`` rows, and if it has to wait, it waits only until enough rows are
+    free.
 
     Attributes:
-        replay: the experience.
-        values: name -> value network (see ``algos.sac.networks``).
-        critics: evaluates them.
-        log_alpha_discrete: [K], logarithms of the entropy coefficients.
-        log_alpha_continuous: [1].
+        replay: the replay buffer.
+        values: the value networks by name (see ``algos.sac.networks``).
+        critics: evaluates the value networks.
+        log_alpha_discrete: [K], logarithms of the branches' entropy coefficients.
+        log_alpha_continuous: [1], logarithm of the continuous actions' entropy coefficient.
     """
 
-    may_be_nan = frozenset({"Policy/Discrete Entropy Coeff"})  # without discrete actions
+    may_be_nan = frozenset({"Policy/Discrete Entropy Coeff"})  # NaN without discrete actions
     holds_rows = True
     clones = True
-    wanted_entropy: ClassVar[float] = -1.0  # per continuous action, the default of target_entropy
+    wanted_entropy: ClassVar[float] = -1.0  # default of target_entropy, per continuous action
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -134,7 +135,7 @@ class SAC(Algorithm):
         )
         recorded = self._demonstrated = None
         if hyper.demonstrations is not None and context.training:
-            # Late: only such behaviors need it.
+            # Import late, because only behaviors with demonstrations need it.
             from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
@@ -162,7 +163,7 @@ class SAC(Algorithm):
         self._symmetry = None if hyper.symmetry is None else Symmetry(hyper.symmetry, context.spec, device)
         self._signal_pace = pace_of(hyper.reward_signal_steps_per_update, hyper.first_update, context.messages)
 
-        # Gradient steps. One Adam stands in for ML-Agents' three optimizers.
+        # Gradient steps. A single Adam replaces ML-Agents' three optimizers.
         head = self.actor.head
         wanted = self.wanted_entropy * head.continuous_size
         self._target_entropy = wanted if hyper.target_entropy is None else hyper.target_entropy
@@ -186,12 +187,12 @@ class SAC(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make a policy with squashed actions and a state-dependent sigma, and four value networks."""
+        """Create a policy with squashed actions and a state-dependent sigma, and four value networks."""
         spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         signals = list(context.settings.reward_signals)
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
-        # Keeps the Q networks' estimates of actions that were never taken in bounds.
+        # Regularization limits the Q values of actions that were never taken.
         regularization = None
         if hyper.layer_norm or hyper.dropout_rate:
             regularization = Regularization(layer_norm=hyper.layer_norm, dropout_rate=hyper.dropout_rate)
@@ -216,12 +217,12 @@ class SAC(Algorithm):
         return {"actor": actor, **values}
 
     def make_critics(self) -> Critics | BatchedCritics:
-        """Choose how to evaluate ``values``; subclasses may override it."""
+        """Choose how to evaluate ``values``. Subclasses may override this."""
         return fastest(self.values, self.actor.body.encoder)
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
+        """Return the lead that keeps acting close to learning but allows for a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         lead = max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon)
@@ -230,7 +231,7 @@ class SAC(Algorithm):
     # Experience
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
-        """Add trajectories to the replay. Rewards are evaluated again when steps are drawn."""
+        """Add trajectories to the replay buffer. Rewards are evaluated again when steps are sampled."""
         device = self.context.device
         if self._demonstrated is not None:
             self._demonstrated.add(packed)
@@ -266,14 +267,14 @@ class SAC(Algorithm):
         return isinstance(self._pace, AutoPace) and self.is_ready(step)
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """Make the gradient steps that are due, and show the progress between blocks of minibatches."""
+        """Make the gradient steps that are due, and report progress between blocks of minibatches."""
         found: dict[str, list[Tensor]] = {}
 
         def note(statistics: Mapping[str, Tensor]) -> None:
             for tag, value in statistics.items():
                 found.setdefault(tag, []).append(value)
 
-        # Of policy, values and entropy coefficients.
+        # Gradient steps of the policy, value networks and entropy coefficients.
         learning_rate, due, block_size = self.learning_rate(step), self._pace.due(step), self._batches.block_size
         with_recorded = self._demonstrated is not None and self._demonstrated.are_better
         blocks = self._batches.blocks(due, with_recorded=with_recorded)
@@ -287,7 +288,7 @@ class SAC(Algorithm):
             if made < due and made % block_size == 0:
                 show_progress(made / due)
 
-        # Of the reward signals' networks, on draws of their own.
+        # Gradient steps of the reward signals' networks, on separately sampled minibatches.
         learning, due = [signal for signal in self.signals if signal.modules()], self._signal_pace.due(step)
         if not learning:
             self._signal_pace.made(due)
@@ -297,7 +298,7 @@ class SAC(Algorithm):
                 note(signal.update(batch))
             self._signal_pace.made(1)
 
-        # Read back from the device once per update.
+        # Copy statistics from the device only once per update.
         statistics: Statistics = {tag: torch.stack(values).cpu().numpy() for tag, values in found.items()}
         if not found:
             return {}
@@ -307,30 +308,30 @@ class SAC(Algorithm):
         return statistics | {"Policy/Learning Rate": np.array([learning_rate])}
 
     def learning_rate(self, step: int) -> float:
-        """Of all networks at trainer step ``step``."""
+        """Return the learning rate of all networks at trainer step ``step``."""
         hyper, last = self._hyper, self.context.settings.max_steps
         return decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
-        """Make a gradient step of all networks, and move the slow copies.
+        """Make a gradient step for all networks, and move the target networks.
 
-        No parameter receives gradients from two losses, so one backward pass differentiates their sum. This is also why
-        without V the policy follows the Q networks as they are before the step, not after it.
+        No parameter receives gradients from two losses, so one backward pass can differentiate their sum. For the same
+        reason, without V, the policy loss uses the Q networks before this step instead of after it.
 
         Args:
-            batch: on the networks' device.
-            learning_rate: of this step.
-            of_policy: False leaves the policy and the entropy coefficients as they are.
+            batch: a minibatch on the networks' device.
+            learning_rate: the learning rate of this step.
+            of_policy: False to leave the policy and the entropy coefficients unchanged.
 
         Returns:
-            Tag -> 0-d tensor without gradient. They are still on the networks' device, so no one waits for it.
+            Statistics by tag, 0-d tensors without gradient. They stay on the networks' device to avoid waiting for it.
         """
         # Add the mirror image of each row (Mittal et al. 2024).
         if self._symmetry is not None:
             batch = self._symmetry(batch)
         mask, head, has_value = batch.loss_mask, self.actor.head, self._hyper.value_network
 
-        # The policy's actions now, a ~ pi(.|s), and without V its next ones, a' ~ pi(.|s').
+        # Sample the policy's actions a ~ pi(.|s) and, without V, a' ~ pi(.|s').
         now = after = None
         if of_policy or has_value:
             with torch.set_grad_enabled(of_policy):
@@ -343,8 +344,8 @@ class SAC(Algorithm):
                 )
         value, q, sampled_q, following = self.critics(batch, now, after)
 
-        # Targets: r + gamma V'(s') for Q1 and Q2, the worth of s to the policy for V (2018a, equations 8 and 3).
-        # Without V: r + gamma times the worth of s' by the slow copies of Q1 and Q2 (2018b, 5).
+        # Targets: r + gamma V'(s') for Q1 and Q2, and the soft value of s for V (2018a, equations 8 and 3).
+        # Without V: r + gamma times the soft value of s' according to the target networks Q1' and Q2' (2018b, 5).
         with torch.no_grad():
             q_target = torch.addcmul(
                 batch["rewards"].t(),
@@ -372,10 +373,10 @@ class SAC(Algorithm):
         if of_policy:
             assert now is not None
             assert sampled_q is not None
-            # Policy loss J_pi = -(Q(s, a) + alpha H) with Q1, or without V the smaller of both, and the mean over the
-            # reward signals (2018a, 12; Christodoulou 2019, 12). With both kinds of actions Q counts twice, as in
-            # ML-Agents. The entropy coefficients' loss is J(alpha) = ln alpha (H - target); 2018b (18) has alpha, not
-            # ln alpha.
+            # Policy loss: J_pi = -(Q(s, a) + alpha H), averaged over the reward signals, where Q is Q1 with V, and
+            # min(Q1, Q2) without V (2018a, 12; Christodoulou 2019, 12). With both continuous and discrete actions, Q
+            # counts twice, as in ML-Agents. Loss of the entropy coefficients: J(alpha) = ln alpha (H - target); 2018b
+            # (18) uses alpha instead of ln alpha.
             followed = sampled_q[0] if has_value else sampled_q.amin(0)
             followed = followed.mean(0) if len(followed) > 1 else followed[0]
             expected = losses.mean_of_rows(followed * now.policy.probs if head.branches else followed, mask).sum()
@@ -393,10 +394,10 @@ class SAC(Algorithm):
             loss = coefficient_loss - gain + loss
             statistics["Losses/Policy Loss"] = -gain.detach()
 
-        # Adam.
+        # Update the parameters with Adam.
         self._optimizer.descend(loss, learning_rate)
 
-        # Slow copies: move by tau (2018a, algorithm 1).
+        # Move the target networks by the fraction tau (2018a, algorithm 1).
         self.critics.follow(self._hyper.tau)
         with torch.no_grad():
             statistics["Policy/Discrete Entropy Coeff"] = self.log_alpha_discrete.exp().mean()
@@ -406,14 +407,14 @@ class SAC(Algorithm):
     def decide(
         self, obs: Sequence[Tensor], mask: Tensor, noise: Tensor, memory: Tensor | None, length: int
     ) -> Decision:
-        """Decide in b states by a ~ pi(.|s), reparameterized: a = tanh(mu + sigma noise) (2018b, appendix C).
+        """Compute the policy's decisions in b states, with a = tanh(mu + sigma noise) (2018b, appendix C).
 
         Args:
-            obs: per sensor [b, *O].
-            mask: bool [b, D], True = forbidden.
+            obs: observations of each sensor [b, *O].
+            mask: bool [b, D]; True marks a forbidden action.
             noise: f32 [b, C], standard normal.
-            memory: of the actor before each sequence [Q, H].
-            length: b / Q.
+            memory: the actor's memory before each sequence [Q, H].
+            length: the sequence length, b / Q.
         """
         encoded = self.actor.body.encoder(obs)
         encoding, _ = self.actor.body.of_encoded(encoded, None, memory, length)
@@ -427,7 +428,7 @@ class SAC(Algorithm):
         return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
 
     def worth(self, q: Tensor, decision: Decision) -> Tensor:
-        """The worth of states to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], from ``q`` [2, V, b, P]."""
+        """Return the soft value of states, min(Q1, Q2)(s, a) + alpha H, [V, b], from ``q`` [2, V, b, P]."""
         branches = len(self.actor.head.branches)
         expected = losses.expected_q(q, decision.policy.probs, branches) if branches else q.squeeze(3)
         continuous, discrete = decision.continuous_entropy, decision.discrete_entropy
@@ -440,15 +441,15 @@ class SAC(Algorithm):
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Those of ML-Agents' three Adams.
+        """Return the states of ML-Agents' three optimizers.
 
-        They are ``policy``, ``value`` (of q1, q2, critic) and ``entropy`` (of the discrete, then the continuous
-        coefficients).
+        They are ``policy``, ``value`` (for q1, q2 and critic) and ``entropy`` (for the discrete coefficients, followed
+        by the continuous one).
         """
         return {name: self._optimizer.state_dict(parameters) for name, parameters in self._optimized.items()}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore what ``optimizer_states`` returned. Parameters without moments start over."""
+        """Restore what ``optimizer_states`` returned. Parameters without saved moments start with new ones."""
         for name, parameters in self._optimized.items():
             self._optimizer.load_state_dict(states[name], parameters)
 
@@ -459,7 +460,8 @@ class SAC(Algorithm):
         return {**self._batches.generators(), **of_layers}
 
     def extra_state(self) -> dict[str, Any]:
-        # ML-Agents' checkpoints lack the coefficients (docs/explanation/mlagents-behavior.md#entropy-coefficients).
+        # ML-Agents' checkpoints do not contain the coefficients
+        # (docs/explanation/mlagents-behavior.md#entropy-coefficients).
         coefficients = {"discrete": self.log_alpha_discrete, "continuous": self.log_alpha_continuous}
         mine: dict[str, Any] = {
             "log_alpha": {kind: log_alpha.detach().clone() for kind, log_alpha in coefficients.items()},
@@ -474,8 +476,8 @@ class SAC(Algorithm):
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
         """Restore what ``extra_state`` returned.
 
-        A checkpoint of ML-Agents has none of it: training starts with the settings' entropy coefficients, and with no
-        update due. Coefficients that the settings fix stay as they are.
+        A checkpoint of ML-Agents has no such state: training then starts with the entropy coefficients from the
+        settings, and no update is due. Fixed coefficients (``ent_coef``) are not restored.
         """
         mine = extra.get(_EXTRA, {})
         try:
@@ -484,8 +486,8 @@ class SAC(Algorithm):
                 self.log_alpha_continuous.copy_(mine["log_alpha"]["continuous"])
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
-                f"Behavior {self.context.behavior!r}: the checkpoint's entropy coefficients belong to other actions "
-                f"({error})."
+                f"Behavior {self.context.behavior!r}: the checkpoint's entropy coefficients do not fit the agents' "
+                f"actions ({error})."
             ) from error
         self._pace.load(mine.get("pace"), step)
         self._signal_pace.load(mine.get("signal_pace"), step)

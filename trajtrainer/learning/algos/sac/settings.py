@@ -33,39 +33,42 @@ class SACHyperparameters(Hyperparameters):
     """Hyperparameters of soft actor-critic (Haarnoja et al. 2018).
 
     Attributes:
-        buffer_init_steps: steps that are collected before the first update. 1,000 to 10,000: experience to begin with.
-        tau: how far the target networks move toward the networks at each update. 0.005 to 0.01.
-        steps_per_update: agent steps for each gradient step. 1 to 20: about the number of agents; smaller learns more
-            from each step and takes more time. ``auto``: as many gradient steps as fit while the environments compute,
-            at most two per agent step and at least one per message of an environment. Not in ML-Agents: ``auto``.
-        save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` restores it. For long runs that
-            may be interrupted; the file may be large.
-        init_entcoef: the entropy coefficient at the start. 0.1 to 1.0 for continuous, 0.01 to 0.5 for discrete actions:
-            more explores more in the beginning.
-        reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out:
-            ``steps_per_update``. ``auto`` only with ``steps_per_update: auto``.
-        learning_starts: steps with uniformly random actions before the first update, as in Stable-Baselines3. 100 to
-            10,000: varied experience. 0: the policy acts from the start. The first update comes after
-            ``buffer_init_steps`` or this, whichever is larger. Not in ML-Agents.
-        ent_coef: a fixed entropy coefficient. For tasks in which a learned one falls before the agent has found the
-            reward. Left out: it is learned, starting at ``init_entcoef``. Not in ML-Agents.
-        target_entropy: the entropy of the continuous actions at which the coefficient aims. Left out: minus their
-            number. Higher keeps exploring. Not in ML-Agents.
-        value_network: also learn values of states, as targets of the Q networks (Haarnoja et al. 2018a). ``false``:
-            slow copies of the Q networks are the targets, and the policy follows the smaller of both (2018b); for
-            demanding continuous control. Not in ML-Agents.
-        n_step: how many steps' rewards count before the estimated value (Hessel et al. 2018). 1 to 5: learns faster if
-            rewards come late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
-        policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. With
-            ``steps_per_update`` below 1, as many as there are per step, as in DroQ. Not in ML-Agents.
-        layer_norm: normalize the outputs of the critics' layers. With few steps per update, ``dropout_rate`` and
-            ``policy_delay`` this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
-        dropout_rate: fraction of the critics' activations that is dropped during learning; 0.01 for DroQ. Not in
+        buffer_init_steps: number of steps to collect before the first update, typically 1,000 to 10,000.
+        tau: fraction by which the target networks move toward the trained networks in each gradient step, typically
+            0.005 to 0.01.
+        steps_per_update: number of agent steps per gradient step, typically 1 to 20 and about the number of agents.
+            Lower values learn more from each step but take more time. ``auto`` makes as many gradient steps as possible
+            while the environments are busy, at most two per agent step and at least one per message from an
+            environment. Not in ML-Agents: ``auto``.
+        save_replay_buffer: save the replay buffer with each checkpoint, so that ``--resume`` restores it. Use it for
+            long runs that may be interrupted. The file can be large.
+        init_entcoef: initial entropy coefficient, typically 0.1 to 1.0 for continuous actions and 0.01 to 0.5 for
+            discrete actions. Higher values explore more at the start of training.
+        reward_signal_steps_per_update: number of agent steps per gradient step of the reward signals' networks.
+            Defaults to ``steps_per_update``. ``auto`` requires ``steps_per_update: auto``.
+        learning_starts: number of steps with uniformly random actions before the first update, as in Stable-Baselines3.
+            Typically 100 to 10,000, for varied experience; with 0, the policy acts from the start. The first update
+            follows after this number of steps or ``buffer_init_steps``, whichever is larger. Not in ML-Agents.
+        ent_coef: fixed entropy coefficient. Use it if a learned coefficient falls before the agent has found the
+            reward. By default, the coefficient is learned, starting at ``init_entcoef``. Not in ML-Agents.
+        target_entropy: target entropy of the continuous actions for learning the coefficient. Defaults to minus the
+            number of continuous actions. Higher values explore more. Not in ML-Agents.
+        value_network: also train a value network, which provides the targets of the Q networks (Haarnoja et al. 2018a).
+            With ``false``, target Q networks provide the targets, and the policy is trained on the minimum of both Q
+            networks (2018b), which suits difficult continuous control tasks. Not in ML-Agents.
+        n_step: number of steps whose rewards are added up before bootstrapping (Hessel et al. 2018). Typically 1 to 5;
+            more steps speed up learning if rewards are delayed. At most ``time_horizon``, and 1 with a memory. Not in
             ML-Agents.
-        symmetry: the mirror under which the task stays the same: each minibatch also contains the mirror image of each
-            of its steps (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
-        demonstrations: recorded steps that are part of each batch from the first update on (RLPD; Ball et al. 2023).
-            RLPD also sets ``layer_norm: true``, for SAC. Without a memory. Not in ML-Agents.
+        policy_delay: number of gradient steps of the Q networks per gradient step of the policy and the entropy
+            coefficient. If ``steps_per_update`` is below 1, use the number of gradient steps per agent step, as in
+            DroQ. Not in ML-Agents.
+        layer_norm: apply layer normalization in the critics. Together with a low ``steps_per_update``,
+            ``dropout_rate`` and ``policy_delay``, this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
+        dropout_rate: dropout rate in the critics during training; 0.01 in DroQ. Not in ML-Agents.
+        symmetry: mirror symmetry of the task. Each minibatch then also contains the mirror images of its steps (Mittal
+            et al. 2024). Only for agents with vector observations and no memory. Not in ML-Agents.
+        demonstrations: recorded steps to include in each minibatch (RLPD; Ball et al. 2023). RLPD also uses
+            ``layer_norm: true`` with SAC. Not supported with a memory. Not in ML-Agents.
     """
 
     critic_may_see_more: ClassVar[bool] = True
@@ -106,7 +109,7 @@ class SACHyperparameters(Hyperparameters):
 
     @property
     def first_update(self) -> int:
-        """The step at which updates start."""
+        """The trainer step at which updates start."""
         return max(self.buffer_init_steps, self.learning_starts)
 
 

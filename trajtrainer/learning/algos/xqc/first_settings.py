@@ -1,4 +1,4 @@
-"""What ``trajtrainer init`` suggests for XQC."""
+"""Suggests settings of XQC for ``trajtrainer init``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FEW_NUMBERS, _FEW_ACTIONS = 50, 2
 
 
 def suggested(seen: Seen) -> Section | None:
-    """Settings like config/xqc/HalfCheetah.yaml; None for small tasks, pictures and discrete actions."""
+    """Suggest settings like config/xqc/HalfCheetah.yaml; None for small tasks, images and discrete actions."""
     actions = seen.spec.action_spec
     if actions.discrete_size or (seen.numbers <= _FEW_NUMBERS and actions.continuous_size <= _FEW_ACTIONS):
         return None

@@ -1,7 +1,7 @@
 """The targets and losses of XQC's categorical critics.
 
-Shape legend: V reward signals, b rows of a batch, K discrete branches, P distributions that a critic gives per signal:
-1 without discrete actions, else one for each of them; Z atoms. ``mask`` is f32 [b], 0 for padding, or None.
+Shape legend: V reward signals, b rows of a minibatch, K discrete branches, P distributions from a critic per signal: 1
+without discrete actions, else one for each discrete action; Z atoms. ``mask`` is f32 [b], 0 for padding, or None.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _DISTANCE = 2.0 * LARGEST / (ATOMS - 1)
 
 
 def atoms_like(tensor: Tensor) -> Tensor:
-    """The atoms' values [Z], with the type and device of ``tensor``."""
+    """Return the atoms' values [Z] with the dtype and device of ``tensor``."""
     return torch.linspace(-LARGEST, LARGEST, ATOMS, dtype=tensor.dtype, device=tensor.device)
 
 
 def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branches: int) -> Tensor:
-    """The distribution of the policy's return: a mixture over its actions, and the mean over branches.
+    """Return the return distribution under the policy: a mixture over its actions, averaged over branches.
 
     Args:
-        probs: [..., b, P, Z].
-        policy_probs: [b, P]; None without discrete actions.
+        probs: [..., b, P, Z], the atoms' probabilities for each action.
+        policy_probs: [b, P], the policy's probabilities; None without discrete actions.
         num_branches: K.
 
     Returns:
@@ -34,23 +34,23 @@ def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branch
     """
     if policy_probs is None:
         return probs.squeeze(-2)
-    return (probs * (policy_probs / num_branches).unsqueeze(-1)).sum(-2)  # einsum is several times as slow
+    return (probs * (policy_probs / num_branches).unsqueeze(-1)).sum(-2)  # several times faster than einsum
 
 
 def smaller(distributions: Tensor, atoms: Tensor) -> Tensor:
-    """The one of two distributions [2, V, b, Z] with the smaller mean, for each signal and row."""
+    """Select the one of two distributions [2, V, b, Z] that has the smaller mean, for each signal and row."""
     first, second = distributions @ atoms
     return torch.where((first <= second).unsqueeze(-1), distributions[0], distributions[1])
 
 
 def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Tensor, atoms: Tensor) -> Tensor:
-    """The distribution of ``r + discount * (z + bonus)`` on the atoms (Bellemare et al. 2017, algorithm 1).
+    """Project the distribution of ``r + discount * (z + bonus)`` onto the atoms (Bellemare et al. 2017, algorithm 1).
 
     Args:
-        distribution: of z [V, b, Z].
+        distribution: [V, b, Z], the distribution of z.
         rewards: [V, b].
         discount: [V, b], 0 where the episode ended.
-        bonus: for the entropy [b].
+        bonus: [b], the entropy bonus.
         atoms: [Z].
     """
     shift = torch.addcmul(rewards, discount, bonus)
@@ -64,11 +64,11 @@ def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Te
 
 
 def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over signals, branches and real rows, 0-d.
+    """Return the cross-entropy loss, averaged over signals, branches and real rows, 0-d.
 
     Args:
-        logits: of the actions that were taken [V, b, K or 1, Z].
-        target: [V, b, Z].
+        logits: [V, b, K or 1, Z], the logits of the actions that were taken.
+        target: [V, b, Z], the target distributions.
         mask: [b] or None.
     """
     each = -(logits.log_softmax(-1) * target.unsqueeze(-2)).sum(-1).mean((0, 2))
@@ -76,6 +76,6 @@ def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None) -> Tensor
 
 
 def taken(logits: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
-    """The logits [..., b, K, Z] of the discrete actions [b, K] that were taken, out of [..., b, P, Z]."""
+    """Select the logits [..., b, K, Z] of the discrete actions [b, K] that were taken from logits [..., b, P, Z]."""
     columns = (discrete + branch_starts).unsqueeze(-1).expand(*logits.shape[:-2], -1, logits.shape[-1])
     return logits.gather(-2, columns)

@@ -1,9 +1,9 @@
 """XQC's critics, whose outputs are distributions over returns.
 
-There are two, ``q1`` and ``q2``, and a slow copy of each, ``q1_target`` and ``q2_target``.
+There are two critics, ``q1`` and ``q2``, and a target network for each, ``q1_target`` and ``q2_target``.
 
-Shape legend: V reward signals, b rows of a batch, P distributions that a critic gives per signal: 1 without discrete
-actions, else one for each of them; Z atoms.
+Shape legend: V reward signals, b rows of a minibatch, P distributions from a critic per signal: 1 without discrete
+actions, else one for each discrete action; Z atoms.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.normalization import batch_statistics, project, projected_weights
 
 FOLLOWS = {"q1_target": "q1", "q2_target": "q2"}
-"""Slow copy -> the critic that it follows."""
+"""Maps each target network to the critic that it follows."""
 
 
 class CategoricalCritics:
-    """Evaluates the critics and their slow copies.
+    """Evaluates the critics and their target networks.
 
     Attributes:
-        parameters: of ``q1`` and ``q2``, one critic after the other.
+        parameters: the trainable parameters of ``q1``, followed by those of ``q2``.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork]) -> None:
@@ -41,11 +41,11 @@ class CategoricalCritics:
             copy.requires_grad_(False)
 
     def joint(self, batch: Minibatch, next_action: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Evaluate (s, a) and (s', a') in one pass, so that both are normalized by the same statistics.
+        """Evaluate (s, a) and (s', a') in one pass, so that both are normalized with the same statistics.
 
         Returns:
-            The critics' logits of (s, a), and their copies' probabilities of (s', a'), without gradient: [2, V, b, P,
-            Z] each.
+            The critics' logits for (s, a), and the target networks' probabilities for (s', a') without gradient,
+            [2, V, b, P, Z] each.
         """
         size, length, mask = len(batch), batch.sequence_length, batch.loss_mask
         obs = [torch.cat(pair) for pair in zip(batch.obs, batch.next_obs, strict=True)]
@@ -58,17 +58,20 @@ class CategoricalCritics:
         return logits, following.softmax(-1)
 
     def means(self, batch: Minibatch, action: Tensor | None) -> Tensor:
-        """Expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
+        """Return the expected returns [2, V, b, P] of an action, using running statistics.
+
+        Gradients flow to the action.
+        """
         length = batch.sequence_length
         logits = torch.stack([_logits(critic, batch.obs, length, action) for critic in self._critics])
         return logits.softmax(-1) @ atoms_like(logits)
 
     def project(self) -> None:
-        """Bring the incoming weights of every unit to the length 1."""
+        """Normalize the incoming weights of every unit to length 1."""
         project(self._projected)
 
     def follow(self, tau: float) -> None:
-        """Move the slow copies by the fraction ``tau`` toward the critics, running statistics included."""
+        """Move the target networks by the fraction ``tau`` toward the critics, including running statistics."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
 
@@ -76,7 +79,7 @@ class CategoricalCritics:
 def _logits(
     critic: ValueNetwork, obs: Sequence[Tensor], length: int, actions: Tensor | None, rows: slice = slice(None)
 ) -> Tensor:
-    """Logits of these rows [V, b, P, Z]. Every sequence starts with an empty memory, as with SAC's Q networks."""
+    """Return the logits for these rows [V, b, P, Z]. As in SAC's Q networks, sequences start with an empty memory."""
     encoding, _ = critic.body(obs, actions, None, length)
     logits: Tensor = critic.heads(encoding[rows]).unflatten(-1, (-1, ATOMS))
     return logits

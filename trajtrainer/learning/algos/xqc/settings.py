@@ -12,27 +12,28 @@ from trajtrainer.settings.components import AlgorithmRow, ScheduleType, of_set_c
 
 @frozen(field_transformer=in_order(*fields_dict(SACHyperparameters)))  # defaults refer to earlier fields
 class XQCHyperparameters(SACHyperparameters):
-    """Hyperparameters of XQC (Palenicek et al. 2026): SAC's with other defaults, and the shape of the critics.
+    """Hyperparameters of XQC (Palenicek et al. 2026): those of SAC with other defaults, and the critics' architecture.
 
     Attributes:
-        learning_rate_schedule: ``linear`` falls to a tenth of ``learning_rate`` at ``max_steps``.
-        steps_per_update: agent steps for each gradient step. 0.25 to 1 with one agent behind a slow environment; with
-            many agents about half their number. ``auto``: as many gradient steps as fit while the environments compute,
-            at most two per agent step and at least one per message of an environment.
-        init_entcoef: the entropy coefficient at the start, in units of scaled rewards. 0.01 for continuous actions, and
-            0.3 for discrete ones, whose policy otherwise may stop exploring before it finds a rare reward.
-        target_entropy: the entropy of the continuous actions at which the coefficient aims. Left out: minus half their
-            number. Higher keeps exploring. Not in ML-Agents.
-        policy_delay: gradient steps of the critics for each one of the policy and the entropy coefficient. Not in
-            ML-Agents.
-        critic_hidden_units: width of the critics' layers; ``network_settings`` describes the policy. 64 to 512: more
-            for many observations, and slower. Left out: 64 if an agent sees at most 50 numbers, 128 for at most 100,
-            256 for more and for pictures. Not in ML-Agents.
-        critic_num_layers: layers of the critics. Not in ML-Agents.
-        auto_gamma: choose the extrinsic signal's ``gamma`` by the length of episodes. On by default if the
-            configuration has no ``gamma``. Not in ML-Agents.
-        value_network: has no effect: XQC has none. Not in ML-Agents.
-        layer_norm: has no effect: XQC's layers are batch-normalized. Not in ML-Agents.
+        learning_rate_schedule: ``linear`` decays to a tenth of ``learning_rate`` at ``max_steps``.
+        steps_per_update: number of agent steps per gradient step, typically 0.25 to 1 for a single agent in a slow
+            environment, and about half the number of agents if there are many. ``auto`` makes as many gradient steps as
+            possible while the environments are busy, at most two per agent step and at least one per message from an
+            environment.
+        init_entcoef: initial entropy coefficient, relative to scaled rewards. Use 0.01 for continuous actions and 0.3
+            for discrete actions, with which the policy may otherwise stop exploring before it finds a rare reward.
+        target_entropy: target entropy of the continuous actions for learning the coefficient. Defaults to minus half
+            the number of continuous actions. Higher values explore more. Not in ML-Agents.
+        policy_delay: number of gradient steps of the critics per gradient step of the policy and the entropy
+            coefficient. Not in ML-Agents.
+        critic_hidden_units: number of units in each layer of the critics, typically 64 to 512; ``network_settings``
+            only applies to the policy. Larger critics suit large observations but are slower. Defaults to 64 for up to
+            50 observed values per agent, 128 for up to 100, and 256 for more, including images. Not in ML-Agents.
+        critic_num_layers: number of layers in the critics. Not in ML-Agents.
+        auto_gamma: choose the extrinsic signal's ``gamma`` according to the length of episodes. Enabled by default if
+            the configuration does not set ``gamma``. Not in ML-Agents.
+        value_network: has no effect, because XQC has no value network. Not in ML-Agents.
+        layer_norm: has no effect, because XQC's layers are batch-normalized. Not in ML-Agents.
         dropout_rate: has no effect. Not in ML-Agents.
     """
 
@@ -50,14 +51,14 @@ class XQCHyperparameters(SACHyperparameters):
 
 
 def width_for(numbers: int) -> int:
-    """Hidden units of networks for agents that see so many numbers, including those of pictures.
+    """Return the number of hidden units for agents that observe this number of values, including pixels.
 
-    64 was measured on HalfCheetah, which sees 17 (docs/benchmarks/xqc.md); 128 and 256 are estimates.
+    64 was measured on HalfCheetah, with 17 values (docs/benchmarks/xqc.md); 128 and 256 are estimates.
     """
     return 64 if numbers <= 50 else 128 if numbers <= 100 else 256
 
 
-# Stable-Baselines3 has no XQC. These are the settings of SAC that apply to it.
+# Stable-Baselines3 does not include XQC. These are the applicable settings of its SAC.
 _BASELINES = {
     "trainer_type": "xqc",
     "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},

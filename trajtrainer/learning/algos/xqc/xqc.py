@@ -1,13 +1,13 @@
-"""XQC (Palenicek et al. 2026): soft actor-critic whose networks are batch-normalized and keep unit weights.
+"""XQC (Palenicek et al. 2026): soft actor-critic with batch normalization and weights that are normalized to length 1.
 
-The critics' outputs are distributions over returns (Bellemare et al. 2017, arXiv:1707.06887). They see (s, a) and
-(s', a') in one pass (Bhatt et al. 2024, arXiv:1902.05605), and rewards are scaled so that returns fit their range.
-docs/explanation/algorithms.md#xqc explains what the paper leaves open: discrete actions, memory and several reward
-signals.
+The critics' outputs are distributions over returns (Bellemare et al. 2017, arXiv:1707.06887). The critics evaluate
+(s, a) and (s', a') in one pass (Bhatt et al. 2024, arXiv:1902.05605), and rewards are scaled so that returns fit into
+the range of the atoms. docs/explanation/algorithms.md#xqc explains what the paper does not specify: discrete actions,
+memory and several reward signals.
 
 Symbols are those of ``trajtrainer.learning.algos.sac.sac``.
 
-Shape legend: V reward signals, b rows of a batch, P distributions that a critic gives per signal, Z atoms.
+Shape legend: V reward signals, b rows of a minibatch, P distributions from a critic per signal, Z atoms.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from trajtrainer.learning.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.learning.rewards.trained import OfAgents, RunningReturns
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 
-_EXTRA = "xqc"  # entry of a checkpoint
-_LAST_LEARNING_RATE = 0.1  # fraction of the initial one
-_LOWEST, _HIGHEST = 0.95, 0.995  # discounts of gamma_for
+_EXTRA = "xqc"  # key in a checkpoint
+_LAST_LEARNING_RATE = 0.1  # final learning rate as a fraction of the initial one
+_LOWEST, _HIGHEST = 0.95, 0.995  # range of gamma_for
 
 logger = logging.getLogger(__name__)
 
 
 def gamma_for(length: int) -> float:
-    """The discount whose effective horizon is a fifth of an episode.
+    """Return the discount factor whose effective horizon is a fifth of an episode.
 
     >>> gamma_for(40), gamma_for(500), gamma_for(100_000)
     (0.95, 0.99, 0.995)
@@ -59,11 +59,11 @@ def gamma_for(length: int) -> float:
 
 
 class EpisodeLengths:
-    """Finds the length of the longest episode, including unfinished ones.
+    """Tracks the length of the longest episode, including unfinished episodes.
 
     Attributes:
-        longest: in steps.
-        of_agent: agent -> steps of its episode so far.
+        longest: length of the longest episode in steps.
+        of_agent: number of steps in each agent's current episode.
     """
 
     def __init__(self, longest: int = 0) -> None:
@@ -78,11 +78,11 @@ class EpisodeLengths:
 
 
 class XQC(SAC):
-    """SAC with other networks, targets and losses. Experience is stored and drawn as in SAC.
+    """SAC with different networks, targets and losses. Experience is stored and sampled as in SAC.
 
     Attributes:
-        critics: evaluates the critics and their slow copies.
-        deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V].
+        critics: evaluates the critics and their target networks.
+        deviations: [V], running standard deviation of each signal's discounted returns. Rewards are divided by it.
     """
 
     wanted_entropy: ClassVar[float] = -0.5
@@ -105,9 +105,9 @@ class XQC(SAC):
         self._policy_parameters = [parameter for parameter in trained if parameter.requires_grad]
         self._optimizer = Adam([*self.critics.parameters, *self._policy_parameters], hyper.learning_rate)
 
-        # Scale of rewards and the discount.
+        # Discount factor and reward scale.
         self._extrinsic = next((signal for signal in signals if isinstance(signal, ExtrinsicReward)), None)
-        self._lengths: EpisodeLengths | None = None  # until the discount is known
+        self._lengths: EpisodeLengths | None = None  # set only while the discount factor can still change
         if self._auto_gamma and self._extrinsic is not None:
             self._lengths = EpisodeLengths(context.episode_limit or 0)
             self._extrinsic.gamma = gamma_for(self._lengths.longest)
@@ -118,7 +118,7 @@ class XQC(SAC):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make SAC's policy, two critics and their slow copies, all of them batch-normalized."""
+        """Create SAC's policy, two critics and their target networks, all with batch normalization."""
         spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
         assert isinstance(hyper, XQCHyperparameters)
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True, batch_norm=True)
@@ -184,9 +184,9 @@ class XQC(SAC):
         return statistics
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
-        """Make a gradient step of the critics, then one of policy and entropy coefficients, and move the slow copies.
+        """Make a gradient step of the critics, then one of policy and entropy coefficients; move the target networks.
 
-        Rewards of ``batch`` are not scaled yet. See ``SAC.gradient_step`` for arguments and result.
+        The rewards in ``batch`` are unscaled. See ``SAC.gradient_step`` for the arguments and the result.
         """
         if self._lengths is not None:
             self._fix_gamma(f"the longest episode so far has {self._lengths.longest} steps")
@@ -204,13 +204,13 @@ class XQC(SAC):
     def _critic_step(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
         head, mask = self.actor.head, batch.loss_mask
 
-        # a' ~ pi(.|s') by running statistics, and the distributions of (s, a) and (s', a') in one pass.
+        # Sample a' ~ pi(.|s') using running statistics, and evaluate (s, a) and (s', a') in one pass.
         with torch.no_grad():
             memory = second_memory(self.actor.body, batch, batch.memory)
             after = self.decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, batch.sequence_length)
         logits, following = self.critics.joint(batch, after.action)
 
-        # Target: r + gamma (Z' + alpha H) with Z' of the copy that expects less.
+        # Target: r + gamma (Z' + alpha H), where Z' comes from the target network with the smaller expected return.
         with torch.no_grad():
             atoms = losses.atoms_like(following)
             policy_probs = after.policy.probs if head.branches else None
@@ -222,7 +222,7 @@ class XQC(SAC):
                 atoms,
             )
 
-        # Critic loss: the cross-entropy of each with the target.
+        # Critic loss: the cross-entropy between each critic's distribution and the target.
         taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
         loss_q1, loss_q2 = (losses.cross_entropy(one, target, mask) for one in taken)
         self._optimizer.descend(loss_q1 + loss_q2, learning_rate, self.critics.parameters)
@@ -240,8 +240,8 @@ class XQC(SAC):
     def _policy_step(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
         head, mask = self.actor.head, batch.loss_mask
 
-        # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones. Each signal has the weight of its
-        # unscaled rewards.
+        # Sample a ~ pi(.|s) using the minibatch's statistics, and evaluate a with the critics' running statistics.
+        # Signals are weighted as if their rewards were unscaled.
         with batch_statistics(self.actor, mask=mask):
             now = self.decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
         q = self.critics.means(batch, now.action).amin(0)
@@ -264,9 +264,9 @@ class XQC(SAC):
         return {"Losses/Policy Loss": -gain.detach()}
 
     def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
-        """The policy's reward for its entropy in each state, alpha H [b], with the mean over branches.
+        """Return the entropy bonus in each state, alpha H [b], averaged over branches.
 
-        The coefficients receive no gradient.
+        The entropy coefficients receive no gradient.
         """
         bonus = torch.zeros((), device=self.context.device)
         if continuous is not None:
@@ -285,7 +285,7 @@ class XQC(SAC):
         return {**super().extra_state(), _EXTRA: mine}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """Restore what ``extra_state`` returned. A discount that the settings fix stays as it is."""
+        """Restore what ``extra_state`` returned. A discount factor from the settings is not replaced."""
         super().load_extra_state(extra, step)
         mine = extra.get(_EXTRA, {})
         for returns, state in zip(self._returns, mine.get("returns", ()), strict=False):
@@ -298,10 +298,10 @@ class XQC(SAC):
 
 
 def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) -> None:
-    """Log, once per run, what a user of SAC might not expect."""
+    """Log the differences from SAC that may surprise users, once per run."""
     network, usual = context.settings.network_settings, NetworkSettings()
     logger.info(
-        "Behavior %r: ML-Agents cannot read the checkpoints of trainer_type xqc. Unity loads its .onnx.",
+        "Behavior %r: ML-Agents cannot read the checkpoints of trainer_type xqc, but Unity can load the .onnx.",
         context.behavior,
     )
     without_effect = [name for name in ("value_network", "layer_norm") if getattr(hyper, name)]
@@ -311,7 +311,7 @@ def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) ->
     ]
     if without_effect:
         logger.info(
-            "Behavior %r: %s has no effect with trainer_type xqc, whose layers are batch-normalized and followed by "
+            "Behavior %r: trainer_type xqc ignores %s, because its layers always use batch normalization, followed by "
             "ReLU.",
             context.behavior,
             ", ".join(without_effect),
@@ -319,7 +319,7 @@ def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) ->
     goals = [sensor.name for sensor in context.spec.observation_specs if sensor.observation_type.name == "GOAL_SIGNAL"]
     if goals and network.goal_conditioning_type is ConditioningType.HYPER:
         logger.info(
-            "Behavior %r: with trainer_type xqc the goal signal %s is an observation like any other.",
+            "Behavior %r: trainer_type xqc treats the goal signal %s like any other observation.",
             context.behavior,
             ", ".join(map(repr, goals)),
         )

@@ -1,8 +1,8 @@
-"""Acting with an MLP on vectors, possibly with a memory, in as few operations as possible.
+"""Acting with an MLP on vectors, optionally with a memory, in as few operations as possible.
 
-The decisions of a dozen agents by small layers are hardly any arithmetic; their cost is the number of calls. So the
-layers are called as functions, the head is one product, and everything else is numpy, whose operations on so few
-numbers cost a third of torch's.
+Deciding for a dozen agents with small layers takes little arithmetic, so the number of calls dominates the cost. The
+layers are therefore called as functions, the head is a single matrix product, and everything else uses numpy, whose
+operations on so few numbers take a third of the time of torch operations.
 
 Shapes: N agents, O observation size, E encoding size, H memory size, C continuous actions, K branches, D sum of
 branches, W size of the largest branch.
@@ -31,16 +31,16 @@ from trajtrainer.learning.nn.normalization import MAX_INPUT, NormalizedMlp
 from trajtrainer.settings.network import Activation
 
 S = TypeVar("S", np.float32, np.bool_)
-_ENCODER = "body.encoder."  # contains only normalizers in such actors
+_ENCODER = "body.encoder."  # In the actors supported here, it contains only normalizers.
 
 
 def is_mlp(actor: Actor) -> bool:
-    """Whether an actor is an MLP on vectors, possibly with a memory, whose noise does not depend on the state."""
+    """Return whether an actor is an MLP on vectors, optionally with a memory, without state-dependent exploration."""
     return actor.body.is_mlp and _decides(actor)
 
 
 def acts_as_mlp(actor: Actor) -> bool:
-    """Whether ``is_mlp``, or it acts as an MLP because its normalized layers can be folded."""
+    """Return whether ``is_mlp`` holds, or the actor can act as an MLP because its normalized layers can be folded."""
     body = actor.body
     is_normalized = isinstance(body.layers, NormalizedMlp) and body.encoder.is_plain
     return (body.is_mlp or is_normalized) and _decides(actor)
@@ -52,9 +52,10 @@ def _decides(actor: Actor) -> bool:
 
 
 class InferenceActor:
-    """Acts with an actor's weights, which it shares. Call ``weights_changed`` whenever they change.
+    """Acts with an actor's weights, which it shares with the actor. Call ``weights_changed`` whenever they change.
 
-    Twin of ``trajtrainer.learning.nn.actor.Actor``: the same numbers up to rounding, and the same draws.
+    Twin of ``trajtrainer.learning.nn.actor.Actor``: it computes the same values up to rounding and draws the same
+    samples.
     """
 
     def __init__(self, actor: Actor) -> None:
@@ -76,7 +77,7 @@ class InferenceActor:
         self._normalizers_changed()
 
     def weights_changed(self, names: Collection[str]) -> None:
-        """Recompute everything that depends on these entries of the actor's ``state_dict``."""
+        """Recompute everything that depends on the named entries of the actor's ``state_dict``."""
         self._normalizers_changed()
         if all(name.startswith(_ENCODER) for name in names):
             return
@@ -105,10 +106,10 @@ class InferenceActor:
         """Decide for N agents.
 
         Args:
-            obs: per sensor f32 [N, O].
-            mask: [N, D], True = forbidden.
-            memory: before the step [N, H].
-            generator: to draw actions; None for the mode.
+            obs: observations of each sensor, f32 [N, O].
+            mask: [N, D]; True marks a forbidden action.
+            memory: memory before the step [N, H].
+            generator: random generator for sampling actions; None to take the mode.
 
         Returns:
             The actions, and the memory after the step [N, H].
@@ -130,7 +131,7 @@ class InferenceActor:
 
 
 class _OneStep:
-    """One step of an LSTM, with a copy of a memory's weights."""
+    """Computes one step of an LSTM with a copy of the weights of a ``Memory``."""
 
     def __init__(self, memory: Memory) -> None:
         self._lstm = memory.lstm
@@ -138,14 +139,14 @@ class _OneStep:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Copy the weights as one layer for features and last output side by side, scaled as ``end_step`` needs it."""
+        """Copy the weights into one layer for the features next to the last output, scaled for ``end_step``."""
         scale = torch.from_numpy(gate_scale(self._units))
         by_input, by_hidden, *biases = (one.detach() for one in self._lstm.all_weights[0])
         self._weight = torch.cat((by_input, by_hidden), 1).mul_(scale[:, None])
         self._bias = torch.add(*biases).mul_(scale)
 
     def __call__(self, x: Tensor, memory: FloatArray) -> tuple[Tensor, FloatArray]:
-        """The output [N, H / 2] and the next memory [N, H] for features [N, hidden_units] and the previous memory."""
+        """Return the output [N, H / 2] and the next memory [N, H] for features [N, hidden_units] and a memory."""
         hidden, cells = memory[:, : self._units], memory[:, self._units :]
         known = torch.from_numpy(np.concatenate((x.numpy(), hidden), 1))
         step = end_step(F.linear(known, self._weight, self._bias).numpy(), cells)
@@ -153,7 +154,7 @@ class _OneStep:
 
 
 class HeadActions(NamedTuple):
-    """As in ``ActionBatch``: [N, C], [N, K], [N, C], [N, C + K], [N]."""
+    """Actions with the fields of ``ActionBatch``: [N, C], [N, K], [N, C], [N, C + K] and [N]."""
 
     continuous: FloatArray
     discrete: IntArray
@@ -163,10 +164,10 @@ class HeadActions(NamedTuple):
 
 
 class InferenceHead:
-    """Decides with a copy of an action head's weights.
+    """Computes decisions with a copy of an action head's weights.
 
-    Twin of ``trajtrainer.learning.nn.heads.ActionHead`` and its ``ActionDistribution``: the same numbers up to
-    rounding, and the same draws in the same order.
+    Twin of ``trajtrainer.learning.nn.heads.ActionHead`` and its ``ActionDistribution``: it computes the same values up
+    to rounding and draws the same samples in the same order.
     """
 
     def __init__(self, head: ActionHead) -> None:
@@ -175,7 +176,6 @@ class InferenceHead:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Copy the weights."""
         layers = []
         if self._gaussians is not None:
             self._gaussians.weights_changed()
@@ -186,7 +186,10 @@ class InferenceHead:
         self._weight, self._bias = torch.cat(weights), torch.cat(biases)
 
     def __call__(self, encoding: Tensor, mask: BoolArray, generator: torch.Generator | None) -> HeadActions:
-        """Decide for encodings [N, E] under masks [N, D], True = forbidden. Without a generator, take the mode."""
+        """Decide for encodings [N, E] and masks [N, D], where True marks a forbidden action.
+
+        Without a generator, take the mode.
+        """
         outputs: FloatArray = F.linear(encoding, self._weight, self._bias).numpy()
         if self._branches is None:
             assert self._gaussians is not None
@@ -209,7 +212,7 @@ class InferenceHead:
 
 
 class _ContinuousActions(NamedTuple):
-    """As in ``ActionBatch``: [N, C] each, the entropy [1 or N]."""
+    """Continuous actions with the fields of ``ActionBatch``: [N, C] each, except for the entropy [1 or N]."""
 
     raw: FloatArray
     to_env: FloatArray
@@ -218,11 +221,11 @@ class _ContinuousActions(NamedTuple):
 
 
 class _Gaussians:
-    """The continuous actions.
+    """The continuous part of an ``InferenceHead``.
 
     Attributes:
-        layers: linear layers whose outputs they take, side by side.
-        width: outputs of these layers per agent.
+        layers: linear layers that compute the inputs, whose outputs are placed side by side.
+        width: number of outputs of these layers per agent.
     """
 
     def __init__(self, head: ActionHead) -> None:
@@ -245,7 +248,7 @@ class _Gaussians:
             self._constant = scale, scale.entropy()
 
     def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
-        """Decide for outputs [N, width or more]."""
+        """Compute actions from outputs [N, at least width]."""
         mu = raw = outputs[:, : self._size]
         if self._constant is not None:
             scale, entropy = self._constant
@@ -265,7 +268,7 @@ class _Gaussians:
             clipped /= self._limit
             return _ContinuousActions(raw, clipped, scale.log_prob(raw - mu), entropy)
         log_prob = scale.log_prob(off_mean)
-        # ln |d tanh(x) / dx|, in a form that is exact in the tails.
+        # ln |d tanh(x) / dx|, in a form that is accurate in the tails.
         log_det: FloatArray = np.logaddexp(raw * -2.0, np.float32(0.0))
         log_det += raw
         log_det -= math.log(2.0)
@@ -276,22 +279,23 @@ class _Gaussians:
 
 
 class _Branches:
-    """The discrete actions.
+    """The discrete part of an ``InferenceHead``.
 
-    Smaller branches are padded to the largest one with actions of probability 0, so that one operation handles all.
+    Smaller branches are padded to the size of the largest one with actions of probability 0, so that a single operation
+    handles all branches.
     """
 
     def __init__(self, layer: nn.Linear, sizes: Sequence[int]) -> None:
         self._layer = layer
         self._count, self._width = len(sizes), max(sizes)
         self._is_padded = min(sizes) < self._width
-        # The place of each of the D actions among K * W.
+        # The column of each of the D actions among the K * W columns.
         starts = range(0, self._count * self._width, self._width)
         columns = [start + i for start, size in zip(starts, sizes, strict=True) for i in range(size)]
         self._columns: LongArray = np.array(columns, np.int64)
 
     def padded_layer(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the layer for all K * W actions."""
+        """Return the weight and bias of the layer for all K * W actions."""
         weight, bias = self._layer.weight.detach(), self._layer.bias.detach()
         if not self._is_padded:
             return weight, bias
@@ -305,14 +309,14 @@ class _Branches:
     def __call__(
         self, outputs: FloatArray, mask: BoolArray, generator: torch.Generator | None
     ) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are overwritten, and masks."""
+        """Return actions and log_prob [N, K] and entropy [N] for masks and logits [N, K * W], which are overwritten."""
         shape = (len(outputs), self._count, self._width)
         logits = outputs.reshape(shape)
         np.copyto(logits, FORBIDDEN_LOGIT, where=self._padded(mask, False).reshape(shape))
         probs = softmax(logits, _over_the_last_axis)
         weighted = probs
         if generator is not None:
-            # argmax(p / e) with e ~ Exp(1) is a draw from p.
+            # argmax(p / e) with e ~ Exp(1) is a sample from p.
             noise: FloatArray = np.empty(mask.shape, np.float32)
             torch.from_numpy(noise).exponential_(generator=generator)
             weighted = probs / self._padded(noise, 1.0).reshape(shape)
@@ -325,7 +329,7 @@ class _Branches:
         return best.astype(np.int32), log_prob, np.negative(entropy, out=entropy)
 
     def _padded(self, values: NDArray[S], filling: float | bool) -> NDArray[S]:
-        """Bring [N, D] to [N, K * W]."""
+        """Pad values [N, D] to [N, K * W]."""
         if not self._is_padded:
             return values
         padded = np.full((len(values), self._count * self._width), filling, values.dtype)

@@ -1,4 +1,4 @@
-"""Adam (Kingma & Ba 2015) with torch's fused operation, and its state for parameters that are parts of larger ones."""
+"""Adam (Kingma & Ba 2015) with torch's fused operation, for parameters that may be parts of larger tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """The fused operation of ``torch.optim.Adam(..., fused=True)``, with its state under the same names.
+    """The fused operation of ``torch.optim.Adam(..., fused=True)``, with the same state under the same names.
 
-    Twin of ``torch.optim.Adam``. Creating the first one imports torch's compiler, which takes one to two seconds of
-    every start, and with small networks most of its ``step`` is overhead.
+    Twin of ``torch.optim.Adam``. Creating the first torch optimizer imports torch's compiler, which adds one to two
+    seconds to every start. With small networks, most of the time in torch's ``step`` is overhead.
 
     Attributes:
-        state: parameter -> ``step``, ``exp_avg`` and ``exp_avg_sq``, once it has been updated.
-        param_groups: one, with the settings; ``lr`` may be changed.
+        state: maps each parameter that has been updated to its ``step``, ``exp_avg`` and ``exp_avg_sq``.
+        param_groups: a single group with the settings; ``lr`` may be changed.
     """
 
     def __init__(
@@ -33,21 +33,21 @@ class Adam:
         ]
 
     def descend(self, loss: Tensor, learning_rate: float | None = None, some: Sequence[Tensor] | None = None) -> None:
-        """Differentiate ``loss`` with respect to the parameters, or to ``some`` of them, and update these.
+        """Differentiate ``loss`` with respect to the parameters, or ``some`` of them, and update these parameters.
 
-        ``learning_rate`` replaces the previous one.
+        ``learning_rate`` replaces the previous learning rate.
         """
         (group,) = self.param_groups
         if learning_rate is not None:
             group["lr"] = learning_rate
         for parameter in group["params"] if some is None else some:
-            parameter.grad = None  # zero_grad does the same, but its profiling hooks take time.
+            parameter.grad = None  # torch's zero_grad does the same, but its profiling hooks take time.
         loss.backward(inputs=some)  # type: ignore[no-untyped-call]
         self.step(some)
 
     @torch.no_grad()
     def step(self, some: Sequence[Tensor] | None = None) -> None:
-        """Update the parameters, or ``some`` of them, that have a gradient."""
+        """Update the parameters (or ``some`` of them) that have a gradient."""
         (group,) = self.param_groups
         candidates: Iterable[Tensor] = group["params"] if some is None else some
         gradients = {parameter: parameter.grad for parameter in candidates if parameter.grad is not None}
@@ -73,14 +73,14 @@ class Adam:
         )
 
     def _begin(self, leaf: Tensor) -> dict[str, Tensor]:
-        """Set the moments of a trained tensor to zero, and return its state."""
+        """Set the moments of a trained tensor to zero and return its state."""
         state = self.state[leaf]
         state["step"] = torch.zeros((), device=leaf.device)
         state.update({name: torch.zeros_like(leaf) for name in _MOMENTS})
         return state
 
     def leaf_of(self, parameter: Tensor) -> Tensor:
-        """The trained tensor that contains a parameter; the parameter itself if there is none."""
+        """Return the trained tensor that contains a parameter, or the parameter itself if none does."""
         trained = self.param_groups[0]["params"]
         if parameter.numel() == 0 or any(leaf is parameter for leaf in trained):
             return parameter
@@ -88,7 +88,10 @@ class Adam:
         return next((leaf for leaf in trained if leaf.untyped_storage().data_ptr() == memory), parameter)
 
     def state_dict(self, parameters: Sequence[Tensor] | None = None) -> dict[str, Any]:
-        """The state, as of an Adam of ``parameters``, which may be parts of the trained tensors. It shares memory."""
+        """Return the state that an Adam optimizer of ``parameters`` would have. It shares memory with this optimizer.
+
+        ``parameters`` may be parts of the trained tensors.
+        """
         parameters = self.param_groups[0]["params"] if parameters is None else parameters
         moments: dict[int, dict[str, Tensor]] = {}
         for index, parameter in enumerate(parameters):
@@ -101,12 +104,12 @@ class Adam:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor] | None = None) -> None:
-        """Restore the moments that ``state_dict`` returned. Parameters without moments start over.
+        """Restore the moments that ``state_dict`` returned. The moments of all other parameters are reset.
 
-        Parameters in one trained tensor share a count of steps: the highest of theirs.
+        Parameters in the same trained tensor share one step count, which is set to their highest.
 
         Raises:
-            ValueError: moments do not fit a parameter, or are no valid moments.
+            ValueError: the moments do not match the parameters, or are invalid.
         """
         parameters = self.param_groups[0]["params"] if parameters is None else parameters
         moments: Mapping[int, Mapping[str, Any]] = state["state"]
@@ -114,7 +117,7 @@ class Adam:
             if index not in range(len(parameters)):
                 raise ValueError(f"Adam has moments of parameter {index}, but there are {len(parameters)} parameters")
             shape = parameters[index].shape
-            for name in _MOMENTS:  # copy_ would broadcast a shape that is too small
+            for name in _MOMENTS:  # copy_ would broadcast a tensor that is too small
                 if entry[name].shape != shape:
                     raise ValueError(
                         f"Adam's {name} {index} has the shape {tuple(entry[name].shape)}, expected {tuple(shape)}"
@@ -135,7 +138,10 @@ class Adam:
 
 
 def part_of(tensor: Tensor, leaf: Tensor, parameter: Tensor) -> Tensor:
-    """The part of ``tensor``, which has the layout of ``leaf``, where ``leaf`` contains ``parameter``; a view."""
+    """Return a view of the part of ``tensor`` that corresponds to ``parameter`` in ``leaf``.
+
+    ``tensor`` must have the layout of ``leaf``.
+    """
     if leaf is parameter:
         return tensor
     return tensor.as_strided(parameter.shape, parameter.stride(), parameter.storage_offset() - leaf.storage_offset())

@@ -1,11 +1,11 @@
-"""Actor and critic that are MLPs, possibly with memories, evaluated together and differentiated without autograd.
+"""An actor and a critic that are MLPs, optionally with memories, evaluated together and differentiated by hand.
 
 Both bodies have the same shapes, so one batched matrix product per layer evaluates both. All parameters are parts of
-one tensor, and so are their gradients, which makes Adam one operation. With networks of the usual sizes, most of
-autograd's time is not arithmetic: an update of two 128x2 networks with 64 rows takes a third of the time this way.
+one tensor, and so are their gradients, which reduces Adam to one operation. With networks of the usual sizes, autograd
+spends most of its time on overhead: without it, an update of two 128x2 networks with 64 rows takes a third of the time.
 
-Shapes: n networks, b rows, S sequences, L their length, E hidden units (of the layers or the memory), U units of the
-memory, H memory size, C continuous actions, D sum of branch sizes, V reward signals.
+Shapes: n networks, b rows, S sequences, L steps per sequence, E hidden units (of the layers or the memory), U units of
+the memory, H memory size, C continuous actions, D sum of branch sizes, V reward signals.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trajtrainer.settings.network import Activation
 
 
 class Linear(NamedTuple):
-    """A linear layer: weight [out, in] and bias [out]; or of n networks [n, out, in] and [n, 1, out].
+    """A linear layer with weight [out, in] and bias [out], or n networks' layers with [n, out, in] and [n, 1, out].
 
     Attributes:
-        layer: the same in the form for ``affine``.
+        layer: the same weight and bias in the format of ``affine``.
     """
 
     weight: Tensor
@@ -44,9 +44,9 @@ class Linear(NamedTuple):
 
 
 class MemoryParts(NamedTuple):
-    """Parameters of torch's LSTM, for n networks.
+    """Parameters of torch's LSTM for n networks.
 
-    weight_ih [n, 4U, E], weight_hh [n, 4U, U], both biases [n, 1, 4U].
+    These are weight_ih [n, 4U, E], weight_hh [n, 4U, U], and both biases [n, 1, 4U].
     """
 
     by_input: Tensor
@@ -57,12 +57,12 @@ class MemoryParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BodyParts:
-    """Parameters of n bodies of one shape.
+    """Parameters of n bodies with the same shapes.
 
     Attributes:
-        layers: from observations to E units each.
-        memory: after the layers; None without one.
-        activation: after each layer.
+        layers: linear layers that follow the observations, with E units each.
+        memory: memory after the layers; None if the bodies have none.
+        activation: activation after each layer.
     """
 
     layers: list[Linear]
@@ -72,14 +72,14 @@ class BodyParts:
 
 @dataclass(frozen=True, slots=True)
 class BodyRun:
-    """Outputs of n bodies for b rows, and numbers that their gradient needs.
+    """Outputs of n bodies for b rows, and intermediate values for their gradient.
 
     Attributes:
         encoding: [n, b, E], or [n, b, U] with a memory.
         tape: each layer's input [n, b, in], and its output before the activation [n, b, E].
         features: output of the last layer [n, b, E].
-        memory: before the first step [n, S, 2U]; None without one.
-        steps: of the memory.
+        memory: memory before the first step [n, S, 2U]; None if the bodies have none.
+        steps: steps of the memory.
     """
 
     encoding: Tensor
@@ -90,7 +90,7 @@ class BodyRun:
 
 
 def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun:
-    """Run the bodies on encoded observations [n, b, in] and, where they have one, memories [n, S, 2U].
+    """Run the bodies on encoded observations [n, b, in] and, if they have memories, on memories [n, S, 2U].
 
     Twin of ``trajtrainer.learning.nn.body.NetworkBody``.
     """
@@ -106,7 +106,7 @@ def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun
 
 
 def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tensor) -> None:
-    """Write the gradient of a loss into ``gradients``, given the one with respect to the encoding."""
+    """Write the gradient of a loss into ``gradients``, given its gradient with respect to the encoding."""
     if weights.memory is not None and gradients.memory is not None:
         grad = _memory_gradient(weights.memory, gradients.memory, made, grad)
     for index in range(len(weights.layers) - 1, -1, -1):
@@ -118,7 +118,7 @@ def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tens
             grad = torch.ops.aten.tanh_backward(grad, after)
         else:
             grad = torch.ops.aten.threshold_backward(grad, total, 0)
-        # As ``affine_gradient`` does it.
+        # This does the same as ``affine_gradient``.
         torch.bmm(grad.transpose(1, 2), entered, out=gradients.layers[index].weight)
         torch.sum(grad, 1, keepdim=True, out=gradients.layers[index].bias)
         if index:
@@ -126,7 +126,7 @@ def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tens
 
 
 def affine_gradient(grad: Tensor, entered: Tensor, out: Linear) -> None:
-    """Write the gradients of weight and bias of a linear layer, or of n, given that of the outputs [..., b, out].
+    """Write the weight and bias gradients of one or n linear layers, given the gradient of the outputs [..., b, out].
 
     Twin of ``trajtrainer.learning.nn.conditioning.affine`` and its ``backward``.
     """
@@ -136,7 +136,7 @@ def affine_gradient(grad: Tensor, entered: Tensor, out: Linear) -> None:
 
 
 def _memory_gradient(weights: MemoryParts, gradients: MemoryParts, made: BodyRun, grad: Tensor) -> Tensor:
-    """Write the gradients of the memory's parameters. Returns that of its inputs [n, b, E]."""
+    """Write the gradients of the memory's parameters and return the gradient of its inputs [n, b, E]."""
     assert made.memory is not None
     grad_hidden = np.ascontiguousarray(_steps(grad.numpy(), made.memory.shape[1]))
     grad_sums = torch.from_numpy(_rows(lstm.backward(made.steps, weights.by_hidden, made.memory, grad_hidden)))
@@ -162,14 +162,14 @@ def _rows(steps: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class BatchedParameters:
-    """All parameters, or all gradients.
+    """All parameters or all gradients of both networks.
 
     Attributes:
-        bodies: n = 2, the actor's first.
-        policy: has C + D outputs.
-        values: has V outputs.
+        bodies: the two bodies (n = 2), the actor's first.
+        policy: the policy head, with C + D outputs.
+        values: the value head, with V outputs.
         log_sigma: [1, C]; C may be 0.
-        homes: each parameter with its part, which is contiguous.
+        homes: each parameter with its part of the flat tensor, which is contiguous.
     """
 
     bodies: BodyParts
@@ -180,12 +180,12 @@ class BatchedParameters:
 
 
 def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters:
-    """Divide ``flat``, which has as many numbers as the networks' parameters, into views."""
+    """Divide ``flat``, which has one element per network parameter, into views."""
     homes: list[tuple[Tensor, Tensor]] = []
     rest = flat
 
     def place(parameters: Sequence[Tensor], *shape: int) -> Tensor:
-        """Assign the next parts to the parameters, and return these parts as one view of ``shape``."""
+        """Assign the next parts to the parameters, and return them together as a view with ``shape``."""
         nonlocal rest
         together, rest = rest.tensor_split((sum(parameter.numel() for parameter in parameters),))
         found = together.split_with_sizes([parameter.numel() for parameter in parameters])
@@ -193,12 +193,12 @@ def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters
         return together.view(shape)
 
     def stacked(pair: Sequence[Tensor]) -> Tensor:
-        """Place weights as [2, out, in], biases as [2, 1, out]."""
+        """Place weights as [2, out, in] and biases as [2, 1, out]."""
         size = pair[0].shape
         return place(pair, 2, *((1,) if len(size) == 1 else ()), *size)
 
     def joined(side: Sequence[nn.Linear]) -> Linear:
-        """Place layers of one network side by side as one layer."""
+        """Place several layers of a network side by side as one layer."""
         weights, biases = [linear.weight for linear in side], [linear.bias for linear in side]
         return Linear.of(place(weights, -1, side[0].in_features), place(biases, -1))
 
@@ -218,12 +218,12 @@ def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Outputs of the networks for b rows, and numbers that their gradient needs.
+    """Outputs of the networks for b rows, and intermediate values for their gradient.
 
     Attributes:
-        policy: [b, C + D], means of the continuous actions and logits of the branches.
+        policy: means of the continuous actions and logits of the branches [b, C + D].
         values: [b, V].
-        body: of both networks.
+        body: outputs of both bodies.
         sequence_length: L.
     """
 
@@ -234,13 +234,15 @@ class Outputs:
 
 
 class BatchedNetworks:
-    """Evaluates two networks on vectors at once. The modules remain usable: their parameters become parts of ``flat``.
+    """Evaluates an actor and a critic on vectors at once.
+
+    The modules remain usable, because their parameters become parts of ``flat``.
 
     Twin of ``trajtrainer.learning.nn.actor.Actor`` and ``trajtrainer.learning.nn.critic.ValueNetwork``.
 
     Attributes:
         flat: all parameters. Its ``grad`` always exists and is overwritten by ``backward``.
-        log_sigma: of the policy [1, C], always current.
+        log_sigma: log sigma of the policy [1, C], always up to date.
     """
 
     def __init__(self, actor: Actor, critic: ValueNetwork) -> None:
@@ -257,7 +259,10 @@ class BatchedNetworks:
 
     @torch.no_grad()
     def encoded(self, obs: Sequence[Tensor]) -> Tensor:
-        """Encode observations, per sensor [N, *O], as [N, in] for the layers of both. Their normalizers agree."""
+        """Encode the observations of each sensor [N, *O] as [N, in] for the layers of both networks.
+
+        The actor's encoder is used for both, because the normalizers of both networks are equal.
+        """
         return self._actor.body.encoder(obs)[0]  # type: ignore[no-any-return]
 
     def __call__(
@@ -266,8 +271,8 @@ class BatchedNetworks:
         """Evaluate both networks for b rows.
 
         Args:
-            encoded: [b, in], in the order of their sequences.
-            memories: the actor's and the critic's before each sequence [S, H]; None for empty ones.
+            encoded: encoded observations [b, in], grouped by sequence.
+            memories: the actor's and the critic's memory before each sequence [S, H]; None for empty memories.
             length: L.
         """
         x = _by_step(encoded, length)
@@ -283,13 +288,13 @@ class BatchedNetworks:
     def backward(
         self, outputs: Outputs, grad_policy: FloatArray, grad_values: FloatArray, grad_log_sigma: FloatArray
     ) -> None:
-        """Write the gradient of a loss into ``flat.grad``, given the one with respect to the outputs.
+        """Write the gradient of a loss into ``flat.grad``, given its gradients with respect to the outputs.
 
         Args:
-            outputs: of the networks.
-            grad_policy: [b, C + D].
-            grad_values: [b, V].
-            grad_log_sigma: [1, C].
+            outputs: outputs of the networks.
+            grad_policy: gradient with respect to ``outputs.policy`` [b, C + D].
+            grad_values: gradient with respect to ``outputs.values`` [b, V].
+            grad_log_sigma: gradient with respect to log sigma [1, C].
         """
         weights, gradients, body, length = self._weights, self._gradients, outputs.body, outputs.sequence_length
         gradients.log_sigma.copy_(torch.from_numpy(grad_log_sigma))
@@ -303,7 +308,7 @@ class BatchedNetworks:
 
 
 def _by_step(rows: Tensor, length: int) -> Tensor:
-    """Reorder rows [b, ...] from the order of their sequences of L steps to the order of the steps."""
+    """Reorder rows [b, ...] from being grouped by sequence (of L steps) to being grouped by step."""
     return _exchanged(rows, -1, length)
 
 
@@ -319,7 +324,7 @@ def _exchanged(rows: Tensor, outer: int, inner: int) -> Tensor:
 
 
 def mlp_of(network: Actor | ValueNetwork) -> Mlp:
-    """The layers of a network whose body is an ``Mlp``."""
+    """Return the layers of a network whose body is an ``Mlp``."""
     layers = network.body.layers
     assert isinstance(layers, Mlp)
     return layers

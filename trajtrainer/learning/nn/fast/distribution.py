@@ -1,6 +1,6 @@
-"""The formulas of distributions over actions in numpy, whose operations on few numbers cost a third of torch's.
+"""Formulas of action distributions in numpy, whose operations on few numbers take a third of the time of torch's.
 
-Fast acting and the hand-written gradients of losses use them. The reference of each, with its source, is in
+Fast acting and the hand-written gradients of losses use them. The reference implementations, with sources, are in
 ``trajtrainer.learning.nn.distribution``.
 
 Shapes: b rows, C continuous actions, K branches, D sum of branch sizes.
@@ -21,19 +21,19 @@ from trajtrainer.learning.nn.heads import FORBIDDEN_LOGIT
 from trajtrainer.learning.nn.minibatch import Minibatch
 
 RowWeight = float | FloatArray
-"""The weight of a row in a mean over the rows: one number for all, or [b, 1]."""
+"""The weight of each row in a mean over the rows: a single number for all rows, or [b, 1]."""
 
 
 class GaussianScale(NamedTuple):
-    """The standard deviation of Gaussians and numbers that depend only on it: [1 or b, C] each.
+    """The standard deviation of Gaussians and values that depend only on it, [1 or b, C] each.
 
     Twin of ``trajtrainer.learning.nn.distribution.GaussianScale``.
 
     Attributes:
         sigma: the standard deviation.
         double_square: ``2 sigma^2``.
-        double_variance: ``2 sigma^2 + e``.
-        log_normalizer: log-probability of the mean.
+        double_variance: ``2 sigma^2 + EPSILON``.
+        log_normalizer: the log-probability of the mean.
     """
 
     sigma: FloatArray
@@ -43,7 +43,7 @@ class GaussianScale(NamedTuple):
 
     @classmethod
     def of(cls, log_sigma: FloatArray) -> GaussianScale:
-        """From the logarithm of sigma [1 or b, C]."""
+        """Create the scale from log sigma [1 or b, C]."""
         sigma: FloatArray = np.exp(log_sigma)
         double_square: FloatArray = sigma * sigma
         double_square *= 2.0
@@ -52,28 +52,28 @@ class GaussianScale(NamedTuple):
         return cls(sigma, double_square, double_square + EPSILON, np.negative(log_normalizer, out=log_normalizer))
 
     def entropy(self) -> FloatArray:
-        """The mean over the dimensions of ``ln(2 pi e sigma^2 + e) / 2``: [1 or b]."""
+        """Return the mean of ``ln(2 pi e sigma^2 + EPSILON) / 2`` over the dimensions: [1 or b]."""
         entropies = np.log(self.double_square * (math.pi * math.e) + EPSILON)
         entropy: FloatArray = np.add.reduce(entropies, 1)
         entropy *= 0.5 / entropies.shape[1]
         return entropy
 
     def log_prob(self, difference: FloatArray) -> FloatArray:
-        """The log-probability of values that differ from the mean by ``difference`` [b, C]."""
+        """Return the log-probability of values that differ from the mean by ``difference`` [b, C]."""
         log_prob: FloatArray = difference * difference
         log_prob /= self.double_variance
         return np.subtract(self.log_normalizer, log_prob, out=log_prob)
 
 
 def softmax(logits: FloatArray, reduced: Callable[[np.ufunc, FloatArray], FloatArray]) -> FloatArray:
-    """Convert logits to probabilities, in place.
+    """Convert logits to probabilities in place.
 
     Twin of ``torch.softmax``.
 
     Args:
-        logits: any shape.
-        reduced: reduces an array like ``logits`` over each branch, by ``np.maximum`` or ``np.add``, to a shape that
-            broadcasts to it.
+        logits: logits of any shape.
+        reduced: function that reduces an array like ``logits`` over each branch with ``np.maximum`` or ``np.add``. The
+            result must broadcast to the shape of ``logits``.
     """
     logits -= reduced(np.maximum, logits)
     np.exp(logits, out=logits)
@@ -82,25 +82,25 @@ def softmax(logits: FloatArray, reduced: Callable[[np.ufunc, FloatArray], FloatA
 
 
 def log_of(probs: FloatArray) -> FloatArray:
-    """``ln(p + e)``."""
+    """Return ``ln(p + EPSILON)``."""
     logarithms: FloatArray = probs + EPSILON
     return np.log(logarithms, out=logarithms)
 
 
 class Decisions:
-    """The actions of b rows, their log-probabilities and the gradient through them.
+    """The log-probabilities of the actions taken in b rows, and the gradient through them.
 
-    Twin of ``trajtrainer.learning.nn.distribution.ActionDistribution`` of a policy whose sigma does not depend on the
+    Twin of ``trajtrainer.learning.nn.distribution.ActionDistribution`` for policies whose sigma does not depend on the
     state.
 
     Args:
-        outputs: of the policy: means and logits side by side [b, C + D].
+        outputs: outputs of the policy, means and logits side by side [b, C + D].
         log_sigma: [1, C].
-        minibatch: with the actions taken.
+        minibatch: minibatch with the actions taken.
         branches: sizes of the branches.
 
     Attributes:
-        log_prob: of the actions taken [b, C + K].
+        log_prob: log-probabilities of the actions taken [b, C + K].
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class Decisions:
     def gradient(
         self, grad_log_prob: FloatArray, entropy_weight: float, weight: RowWeight, entropy_columns: int = 1
     ) -> tuple[FloatArray, FloatArray]:
-        """The gradient with respect to the policy's outputs [b, C + D] and to log sigma [1, C].
+        """Return the gradient with respect to the policy's outputs [b, C + D] and to log sigma [1, C].
 
         Args:
-            grad_log_prob: the gradient with respect to the log-probabilities [b, C + K].
-            entropy_weight: the loss contains minus this times the mean entropy.
-            weight: of each row.
-            entropy_columns: how often the mean entropy of the continuous actions counts.
+            grad_log_prob: gradient with respect to the log-probabilities [b, C + K].
+            entropy_weight: coefficient of the mean entropy, which the loss subtracts.
+            weight: weight of each row.
+            entropy_columns: factor for the mean entropy of the continuous actions.
         """
         parts, grad_log_sigma = [], self._log_sigma
         if self._gaussians is not None:
@@ -142,7 +142,7 @@ class Decisions:
 
 
 class _Gaussians:
-    """The continuous actions: means [b, C], log sigma [1, C] and the actions taken, raw [b, C]; ``log_prob``."""
+    """The continuous part of ``Decisions``: means [b, C], log sigma [1, C] and the raw actions taken [b, C]."""
 
     def __init__(self, mu: FloatArray, log_sigma: FloatArray, continuous: FloatArray) -> None:
         self._difference = continuous - mu
@@ -150,7 +150,10 @@ class _Gaussians:
         self.log_prob = self._scale.log_prob(self._difference)
 
     def gradient(self, grad_log_prob: FloatArray, entropy_weight: float) -> tuple[FloatArray, FloatArray]:
-        """The gradient with respect to mu [b, C] and log sigma [1, C]. Arguments as ``Decisions.gradient``."""
+        """Return the gradient with respect to mu [b, C] and log sigma [1, C].
+
+        The arguments are those of ``Decisions.gradient``.
+        """
         sigma, double_square, double_variance, _ = self._scale
         grad_mu: FloatArray = grad_log_prob * self._difference / (0.5 * double_variance)
         grad_log_sigma = np.add.reduce(grad_mu * self._difference, 0) * (double_square / double_variance)
@@ -161,7 +164,7 @@ class _Gaussians:
 
 
 class _Branches:
-    """The discrete actions: logits [b, D], masks [b, D], actions taken [b, K], sizes of the branches; ``log_prob``."""
+    """The discrete part of ``Decisions``: logits [b, D], masks [b, D], actions taken [b, K] and branch sizes."""
 
     def __init__(self, logits: FloatArray, mask: BoolArray, discrete: LongArray, sizes: tuple[int, ...]) -> None:
         self._mask = mask
@@ -172,15 +175,15 @@ class _Branches:
         self.log_prob: FloatArray = self._log_probs[self._taken]
 
     def gradient(self, grad_log_prob: FloatArray, entropy_weight: RowWeight) -> FloatArray:
-        """The gradient with respect to the logits [b, D]; 0 where an action is forbidden.
+        """Return the gradient with respect to the logits [b, D], which is 0 for forbidden actions.
 
         Args:
-            grad_log_prob: the gradient with respect to the log-probabilities [b, K].
-            entropy_weight: the loss contains minus this times each row's entropy: a number, or [b, 1].
+            grad_log_prob: gradient with respect to the log-probabilities [b, K].
+            entropy_weight: coefficient of each row's entropy, which the loss subtracts: a number, or [b, 1].
         """
         probs = self._probs
         relative = probs / (probs + EPSILON)
-        # p times the gradient with respect to p, which softmax's gradient needs.
+        # The gradient of softmax needs p times the gradient with respect to p.
         weighted: FloatArray = (self._log_probs + relative) * probs
         weighted *= entropy_weight
         weighted[self._taken] += grad_log_prob * relative[self._taken]
@@ -189,14 +192,14 @@ class _Branches:
         return weighted
 
     def _per_branch(self, reduction: np.ufunc, columns: FloatArray) -> FloatArray:
-        """Reduce over each branch, and repeat the result for its columns [b, D]. A single branch gives [b, 1]."""
+        """Reduce over each branch and repeat the result for its columns [b, D]; [b, 1] with a single branch."""
         reduced: FloatArray = reduction.reduceat(columns, self._starts, 1)
         return reduced if len(self._starts) == 1 else reduced[:, self._of_column]
 
 
 @cache
 def _columns_of(sizes: tuple[int, ...]) -> tuple[LongArray, LongArray]:
-    """The first column of each branch of these sizes, [K], and the branch of each column, [D]."""
+    """Return the first column of each branch [K] and the branch of each column [D]."""
     return np.cumsum((0, *sizes[:-1])), np.repeat(np.arange(len(sizes)), sizes)
 
 

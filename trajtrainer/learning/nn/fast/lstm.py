@@ -1,10 +1,11 @@
-"""An LSTM's recurrence and its gradient, step by step on the CPU, for several networks of one shape at once.
+"""The recurrence of an LSTM and its gradient, step by step on the CPU, for several networks with the same shapes.
 
-One step of a usual memory is hardly any arithmetic, so the number and cost of calls matter: numpy's cost a third of
-torch's, and everything possible is computed for all steps together. (Without a gradient, a single call of torch's LSTM
-for many steps is faster.)
+With memories of the usual sizes, one step takes little arithmetic, so the number and cost of calls matter: numpy calls
+take a third of the time of torch calls, and as much as possible is computed for all steps together. (Without a
+gradient, a single call of torch's LSTM for many steps is faster.)
 
-Shapes: n networks, S sequences, L their length, U units. The four gates are side by side in torch's order i, f, g, o.
+Shapes: n networks, S sequences, L steps per sequence, U units. The four gates are placed side by side in torch's order
+i, f, g, o.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class LstmStep(NamedTuple):
     """Results of one step of S sequences.
 
     Attributes:
-        gates: after their nonlinearities [n, S, 4U].
-        cells: [n, S, U].
-        squashed: tanh of the cells [n, S, U].
-        hidden: the output [n, S, U].
+        gates: gates after their nonlinearities [n, S, 4U].
+        cells: cell states [n, S, U].
+        squashed: tanh of the cell states [n, S, U].
+        hidden: output [n, S, U].
     """
 
     gates: FloatArray
@@ -37,12 +38,12 @@ class LstmStep(NamedTuple):
 
 
 def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[LstmStep]:
-    """Run sequences from their first to their last step.
+    """Run sequences from the first to the last step.
 
     Twin of ``torch.nn.LSTM``.
 
     Args:
-        sums: per step, the contribution of the inputs and both biases to the gates [n, S, 4U].
+        sums: the contribution of the inputs and both biases to the gates at each step [n, S, 4U].
         weight: ``weight_hh`` of torch's LSTM [n, 4U, U].
         memory: [h | c] before the first step of each sequence [n, S, 2U].
     """
@@ -61,12 +62,12 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
 
 
 def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
-    """Compute one step from the sums that enter the gates.
+    """Compute one step from the inputs of the gates.
 
     Args:
-        gates: contributions of the inputs, the biases and the last output, times ``gate_scale`` [..., 4U]. Overwritten
-            by the step's ``gates``.
-        cells: before the step [..., U].
+        gates: sums of the contributions of the inputs, the biases and the last output, times ``gate_scale`` [..., 4U].
+            They are overwritten with the step's ``gates``.
+        cells: cell states before the step [..., U].
     """
     units = cells.shape[-1]
     np.tanh(gates, out=gates)
@@ -79,13 +80,13 @@ def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
 
 
 def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad_hidden: FloatArray) -> FloatArray:
-    """The gradient of a loss with respect to the ``sums`` of ``run``, [L, n, S, 4U].
+    """Compute the gradient of a loss with respect to the ``sums`` of ``run``, [L, n, S, 4U].
 
     Args:
-        steps: the result of ``run`` for S sequences of equal length.
-        weight: as given to ``run``.
-        memory: as given to ``run``.
-        grad_hidden: the gradient with respect to the output of each step [L, n, S, U].
+        steps: result of ``run`` for S sequences of equal length.
+        weight: the ``weight`` passed to ``run``.
+        memory: the ``memory`` passed to ``run``.
+        grad_hidden: gradient with respect to the output of each step [L, n, S, U].
     """
     gates: FloatArray = np.stack([step.gates for step in steps])
     cells: FloatArray = np.stack([step.cells for step in steps])
@@ -93,8 +94,9 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
     units = cells.shape[-1]
     i, f, g, o = (slice(start, start + units) for start in range(0, 4 * units, units))
     cells_before = np.concatenate((memory[None, ..., units:], cells[:-1]))
-    # Derivatives within each step: of a cell by the sums of i, f and g, and of an output by that of o.
-    slopes: FloatArray = gates * (1.0 - gates)  # of the sigmoids
+    # Derivatives within each step: of the cells with respect to the sums of i, f and g, and of the outputs with respect
+    # to the sum of o.
+    slopes: FloatArray = gates * (1.0 - gates)  # derivatives of the sigmoids
     slopes[..., i] *= gates[..., g]
     slopes[..., f] *= cells_before
     np.multiply(1.0 - gates[..., g] * gates[..., g], gates[..., i], out=slopes[..., g])
@@ -116,9 +118,9 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
 
 @lru_cache(maxsize=8)
 def gate_scale(units: int) -> FloatArray:
-    """The factors [4U] for i, f and o of ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``, and 1 for g, which is a tanh.
+    """Return the factors [4U]: 1/2 for i, f and o, as ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``, and 1 for g (a tanh).
 
-    Cached: do not change the array.
+    The array is cached, so do not modify it.
     """
     return np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), units)
 

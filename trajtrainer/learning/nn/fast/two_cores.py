@@ -1,8 +1,8 @@
-"""Work on two cores: a thread for each half of it.
+"""Work split into halves, with one thread each, to use two cores.
 
-torch's threads within each operation wait for each other hundreds of times per update. As soon as something else wants
-a core that one of them occupies, everything slows down many times over. Here a busy second core costs at most the time
-that it would have saved.
+torch's own threads parallelize single operations and synchronize hundreds of times per update. If another process
+competes for a core that one of them uses, everything slows down many times over. With two halves, a busy second core
+costs no more than the time that it would have saved.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from trajtrainer.core.spec import ObservationKind
 from trajtrainer.learning.nn.body import NetworkBody
 from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows
 
-# From this many multiply-adds of one network's forward pass of a minibatch, autograd takes more than 2 ms for two
-# networks, and a second thread pays off: measured with every picture encoder at 10x10 to 64x84, lists of 4 and 20
-# entities and goal-conditioned layers of 16 to 128 units, 8 to 512 rows. Layers that use a weight several times per
-# row, such as convolutions, take longer than estimated; the number comes from the smallest of those networks.
+# If the forward pass of a minibatch through one network takes at least this many multiply-adds, autograd takes more
+# than 2 ms for two networks, and a second thread pays off. This was measured with every image encoder at 10x10 to
+# 64x84, lists of 4 and 20 entities, and goal-conditioned layers of 16 to 128 units, with 8 to 512 rows. Layers that use
+# a weight several times per row, such as convolutions, take longer than estimated; the threshold comes from the
+# smallest of the measured networks.
 _TWO_THREADS_FROM = 500_000
 
 T = TypeVar("T")
 
-# From this many multiply-adds of a minibatch (each weight of the body once per row), two halves take no more time in
-# total than the whole: measured with groups of 4 to 20, 64 to 512 units, 64 to 256 rows. With 128 units they take a
-# fifth more. Pictures need fewer, because convolutions use a weight several times.
+# If a minibatch takes at least this many multiply-adds (each weight of the body counted once per row), two halves take
+# no more CPU time in total than the whole. This was measured with groups of 4 to 20 agents, 64 to 512 units and 64 to
+# 256 rows. With 128 units, the halves take a fifth more. Images would justify a lower threshold, because convolutions
+# use each weight several times.
 _HALVES_FROM = 64_000_000
-_PICTURES = 4  # dimensions
+_PICTURES = 4  # number of dimensions of a batch of images
 Half = TypeVar("Half")
 Encode = Callable[[Sequence[Tensor]], Tensor]
 
 
 class TwoThreads:
-    """Calls a function with two sets of arguments: one in this thread and, on more than one core, one in another.
+    """Calls a function with two sets of arguments, one of them in a second thread if there is more than one core.
 
     Twin of ``itertools.starmap``.
     """
@@ -48,7 +50,7 @@ class TwoThreads:
         self._is_alone = usable_cores() < 2
 
     def run(self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """The results in the order of the arguments. Exceptions are raised after all calls have ended."""
+        """Return the results in the order of the arguments. Exceptions are raised after all calls have finished."""
         if self._is_alone or len(arguments) == 1:
             return [function(*each) for each in arguments]
         if self._executor is None:
@@ -62,26 +64,26 @@ class TwoThreads:
 
 
 def two_threads(network: nn.Module, rows: int) -> TwoThreads | None:
-    """For updating this network and a similar one at the same time; None if that does not pay.
+    """Return the threads for updating this network and a similar one in parallel, or None if that does not pay off.
 
-    The choice does not depend on the machine and changes no number.
+    The choice does not depend on the number of cores and has no effect on the results.
     """
     on_cpu = next(network.parameters()).device.type == "cpu"
     return TwoThreads() if on_cpu and multiply_adds(network, rows) >= _TWO_THREADS_FROM else None
 
 
 def multiply_adds(network: nn.Module, rows: int) -> int:
-    """Estimate the multiply-adds of a forward pass of this many rows: each weight counts once per row."""
+    """Estimate the multiply-adds of a forward pass of ``rows`` rows. Each weight counts once per row."""
     return rows * sum(weight.numel() for weight in network.parameters() if weight.dim() > 1)
 
 
 def group_encoding(critic: GroupCritic, rows: int) -> Callable[[GroupRows], Tensor]:
-    """Choose how to encode the groups of ``rows`` rows. The choice changes numbers by rounding at most."""
+    """Choose how to encode the groups of ``rows`` rows. The choice affects the results by rounding errors at most."""
     return HalvedGroups(critic) if _is_much(critic.body.parameters(), rows) else critic.encode
 
 
 def picture_encoding(body: NetworkBody, rows: int) -> HalvedPictures | None:
-    """For encoding ``rows`` rows with pictures on two cores; None if that is not faster."""
+    """Return an encoder that processes ``rows`` rows with images on two cores, or None if that is not faster."""
     has_pictures = ObservationKind.VISUAL in body.encoder.kinds
     return HalvedPictures(body) if has_pictures and not body.memory and _is_much(body.parameters(), rows) else None
 
@@ -93,11 +95,11 @@ def _is_much(parameters: Iterable[Tensor], rows: int) -> bool:
 
 
 class _Halved(Generic[Half]):
-    """Encodes in halves, which do not depend on the number of cores, and neither do the numbers.
+    """Encodes in halves. The split, and thus the result, does not depend on the number of cores.
 
     Args:
         parameters: all parameters that an encoding depends on.
-        encode_half: encodes a half.
+        encode_half: function that encodes one half.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], encode_half: Callable[[Half], Tensor]) -> None:
@@ -106,22 +108,22 @@ class _Halved(Generic[Half]):
         self._encode_half = encode_half
 
     def together(self, halves: Sequence[Half]) -> Tensor:
-        """Encode all halves. Only the parameters get a gradient."""
+        """Encode all halves. Only the parameters receive a gradient."""
         encodings: Tensor = _Halves.apply(self, halves, *self.parameters)  # type: ignore[no-untyped-call]
         return encodings
 
     def apart(self, half: Half) -> Tensor:
-        """Encode one half with a graph of its own."""
+        """Encode one half with a separate autograd graph."""
         with torch.enable_grad():
             return self._encode_half(half)
 
     def gradient(self, made: Tensor, grad: Tensor) -> Sequence[Tensor]:
-        """The parameters' gradients from one half."""
+        """Return the parameters' gradients from one half."""
         return torch.autograd.grad(made, self.parameters, grad)
 
 
 class HalvedGroups(_Halved[GroupRows]):
-    """Encodes groups in halves. Only the critic's parameters get a gradient.
+    """Encodes groups in halves. Only the critic's parameters receive a gradient.
 
     Twin of ``trajtrainer.learning.nn.multi_agent.GroupCritic.encode`` and its ``backward``.
     """
@@ -133,16 +135,18 @@ class HalvedGroups(_Halved[GroupRows]):
         super().__init__([one for one in critic.body.parameters() if id(one) not in behind], critic.encode)
 
     def __call__(self, groups: GroupRows) -> Tensor:
-        # Before the halves, so that both measure group sizes by the same largest group.
+        # Do this before splitting, so that both halves encode group sizes relative to the same largest group.
         self._critic.body.note_groups(groups.members)
         return self.together(groups.halves())
 
 
 class HalvedPictures(_Halved[Sequence[Tensor]]):
-    """Encodes observations with pictures in halves, with a body without memory. Only its parameters get a gradient.
+    """Encodes observations that include images in halves. Only the parameters of the body receive a gradient.
 
-    Twin of ``trajtrainer.learning.nn.body.NetworkBody.forward`` and its ``backward``. Pictures are stored with their
-    channels last, which cuts the time of convolutions of many rows by a third.
+    The body must not have a memory. Images are stored channels-last, which cuts the time of convolutions of many rows
+    by a third.
+
+    Twin of ``trajtrainer.learning.nn.body.NetworkBody.forward`` and its ``backward``.
     """
 
     def __init__(self, body: NetworkBody) -> None:
@@ -154,12 +158,12 @@ class HalvedPictures(_Halved[Sequence[Tensor]]):
         super().__init__(list(body.parameters()), encode)
 
     def __call__(self, obs: Sequence[Tensor]) -> Tensor:
-        """Encode observations, per sensor [B, *O], as [B, E]."""
+        """Encode the observations of each sensor [B, *O] as [B, E]."""
         return self.together(list(zip(*(sensor.chunk(2) for sensor in obs), strict=True)))
 
 
 class _Halves(torch.autograd.Function):
-    """Joins both halves, each of which has a graph of its own."""
+    """Joins both halves, each of which has its own autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, halved: _Halved[Any], halves: Sequence[Any], *_: Tensor) -> Tensor:

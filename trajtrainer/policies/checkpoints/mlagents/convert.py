@@ -1,15 +1,15 @@
-"""Converts checkpoints between our state and the key layout of ML-Agents, so that either can continue a run.
+"""Converts checkpoints between our state and ML-Agents' key layout, so that either trainer can continue a run.
 
 Our state of an algorithm is plain data::
 
     {
         "step": 2500,
-        "modules": {"actor": state_dict, "critic": state_dict},  # a shared critic has its heads only
+        "modules": {"actor": state_dict, "critic": state_dict},  # for a shared critic, only its heads
         "optimizers": {"adam": state_dict},
         "rewards": {"RND-pred": state_dict, ...},      # networks of reward signals; may be absent
-        "keys": {"actor": mlagents_keys(actor), ...},  # of all these networks, as far as ML-Agents has them
+        "keys": {"actor": mlagents_keys(actor), ...},  # for all networks that ML-Agents also has
         "layout": CheckpointLayout,                    # where ML-Agents keeps networks and optimizers
-        "extra": {...},                                # everything else that is kept; may be absent
+        "extra": {...},                                # all other state; may be absent
     }
 """
 
@@ -32,10 +32,10 @@ State = dict[str, Any]
 
 STEP, STEP_ENTRY = "global_step", "_GlobalSteps__global_step"
 REWARD_PREFIX = "Module:"
-EXTRA = "trajtrainer"  # our own key, for everything that ML-Agents does not keep
+EXTRA = "trajtrainer"  # our own key, for everything that ML-Agents does not save
 LEARNER = "learner"
 
-# Parameters of ML-Agents' policy that are never trained; they come first, in this order.
+# Parameters of ML-Agents' policy that are never trained. They come first, in this order.
 CONSTANTS = (
     "version_number",
     "is_continuous_int_deprecated",
@@ -50,14 +50,14 @@ _SECOND = re.compile(r"(^|\.)(network_body|_encoder)\.processors\.")
 _VERSION = 3.0
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _GROUP_KEYS = ("lr", "betas", "eps", "weight_decay")
-# What ML-Agents' torch 2.1 also writes, regardless of the Adam that we use.
+# Further optimizer settings that torch 2.1 (used by ML-Agents) writes, whichever Adam we use.
 _OFF = {"amsgrad": False, "maximize": False, "foreach": None, "capturable": False, "differentiable": False}
 _MISSING = "missing (kept as initialized)"
-_MISMATCHED = "not fitting (kept as initialized)"
+_MISMATCHED = "mismatched (kept as initialized)"
 _UNUSED = "not used"
 
 
-# the layout
+# Layout
 
 
 class CheckpointEntry(NamedTuple):
@@ -69,12 +69,12 @@ class CheckpointEntry(NamedTuple):
     key: Key
 
     def split(self, value: Tensor) -> Sequence[Tensor]:
-        """The parts of our ``value``, one per entry of ML-Agents."""
+        """Split our ``value`` into one part per ML-Agents entry."""
         return value.split_with_sizes(self.key.rows) if len(self.key.names) > 1 else [value]
 
 
 def module_entries(module: str, keys: Mapping[str, Key], place: NetworkPlace) -> Iterator[CheckpointEntry]:
-    """The entries of one of our modules."""
+    """Yield the checkpoint entries of one of our modules."""
     for ours, key in keys.items():
         yield CheckpointEntry(
             module, ours, place.entry, key._replace(names=tuple(place.prefix + name for name in key.names))
@@ -82,7 +82,7 @@ def module_entries(module: str, keys: Mapping[str, Key], place: NetworkPlace) ->
 
 
 def entries_of(state: Mapping[str, Any]) -> list[CheckpointEntry]:
-    """The weights and normalizers of a state that ML-Agents keeps too: its networks, then its reward signals."""
+    """Return the entries that ML-Agents also saves: weights and normalizers of networks, then of reward signals."""
     places = {
         **state["layout"].networks,
         **{name: NetworkPlace(REWARD_PREFIX + name) for name in state.get("rewards", {})},
@@ -91,13 +91,13 @@ def entries_of(state: Mapping[str, Any]) -> list[CheckpointEntry]:
 
 
 def second_name(name: str) -> str | None:
-    """The second name of an encoder's entry, since ML-Agents registers encoders twice; None for other entries."""
+    """Return the second name of an encoder's entry (ML-Agents registers encoders twice), or None for other entries."""
     head, found, rest = name.partition(f"{_ENCODER}processors.")
     return f"{head}processors.{rest}" if found else None
 
 
 def with_second_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a network in ML-Agents' order; second names follow all first names of the encoder."""
+    """Return a network's entries in ML-Agents' order: an encoder's second names follow all of its first names."""
     whole: dict[str, Tensor] = {}
     twice: dict[str, Tensor] = {}
     for name, value in network.items():
@@ -110,15 +110,16 @@ def with_second_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shares_critic(checkpoint: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint has a shared critic, which contains a copy of the policy."""
+    """Return whether a checkpoint has a shared critic, which contains a copy of the policy."""
     critic = checkpoint.get(CRITIC)
     return isinstance(critic, Mapping) and CONSTANTS[0] in critic
 
 
 def parameter_indices(checkpoint: Mapping[str, Any], entries: list[CheckpointEntry]) -> dict[tuple[str, str], int]:
-    """(network, name) -> index in ML-Agents' Adam over the networks of these entries, constants included.
+    """Map (network, name) to the index in ML-Agents' Adam over the networks of these entries, including constants.
 
-    Whether a shared critic's own entry counts depends on who wrote the checkpoint, not on our settings.
+    Whether the critic's own entry counts depends on the checkpoint (in ML-Agents, a shared critic is a copy of the
+    policy), not on our settings.
     """
     order = dict.fromkeys(entry.network for entry in entries)
     if any((entry.module, entry.network) == ("critic", POLICY) for entry in entries):
@@ -131,21 +132,21 @@ def parameter_indices(checkpoint: Mapping[str, Any], entries: list[CheckpointEnt
     return {parameter: index for index, parameter in enumerate(parameters)}
 
 
-# ours -> theirs
+# From our state to ML-Agents' layout
 
 
 def to_mlagents(state: Mapping[str, Any]) -> State:
-    """Our state under exactly ML-Agents' keys, plus the key ``trajtrainer``, which ML-Agents ignores.
+    """Convert our state to the exact keys of ML-Agents, plus the key ``trajtrainer``, which ML-Agents ignores.
 
-    That key holds our extra and, in ``learner``, the networks and optimizers that ML-Agents does not have. Tensors are
-    shared with ``state``, not copied.
+    This key holds our ``extra`` and, under ``learner``, the networks and optimizers that ML-Agents does not have. The
+    weights share memory with ``state``.
 
     Raises:
-        TypeError: ``extra`` holds something that a safe load would refuse.
+        TypeError: ``extra`` holds an object that a safe load would refuse.
     """
     layout, entries, rewards = state["layout"], entries_of(state), state.get("rewards", {})
     modules = {**state["modules"], **rewards}
-    # What ML-Agents stores of the action space, next to the weights.
+    # The description of the action space that ML-Agents stores next to the weights.
     actor, discrete = modules["actor"], ("actor", "head.discrete.bias")
     branches = next((entry.key.rows for entry in entries if (entry.module, entry.ours) == discrete), ())
     mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
@@ -153,7 +154,7 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
     memory = 0 if recurrent is None else 2 * recurrent.shape[1]
     numbers = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
     constants = {name: torch.tensor([number]).float() for name, number in zip(CONSTANTS, numbers, strict=True)}
-    # The networks. Where one of our layers joins several of theirs, theirs follow one another.
+    # The networks. If one of our layers joins several of ML-Agents' layers, those follow each other.
     found: dict[str, dict[str, Tensor]] = {POLICY: constants}
     for _, layer in groupby(entries, key=lambda entry: (entry.module, entry.ours.rpartition(".")[0])):
         parts = [(entry, entry.split(modules[entry.module][entry.ours])) for entry in layer]
@@ -187,12 +188,12 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
 
 
 def _optimized(entries: Sequence[CheckpointEntry], modules: Sequence[str]) -> list[CheckpointEntry]:
-    """The parameters of an Adam over these modules, in its order."""
+    """Return the parameters of an Adam over these modules, in the optimizer's order."""
     return [entry for name in modules for entry in entries if entry.module == name and entry.key.is_parameter]
 
 
 def _adam(state: State, entries: list[CheckpointEntry], networks: Mapping[str, Any]) -> State:
-    """The state of an Adam, under the indices of ML-Agents, which also count branches and constants."""
+    """Convert an Adam's state to ML-Agents' parameter indices, which also count branches and constants."""
     group = state["param_groups"][0]
     moments, count = state["state"], len(group["params"])
     if entries:
@@ -222,7 +223,7 @@ def _check_plain(value: object, path: str) -> None:
         raise TypeError(f"{path} is a {type(value).__name__}; a checkpoint holds only tensors and plain data")
 
 
-# theirs -> ours
+# From ML-Agents' layout to our state
 
 
 def from_mlagents(
@@ -232,11 +233,17 @@ def from_mlagents(
     source: str = "The checkpoint",
     policy_alone: bool = False,
 ) -> State:
-    """Read a checkpoint, ours or ML-Agents', into a state like ``like``, that of a freshly made algorithm.
+    """Convert a checkpoint of trajtrainer or ML-Agents to our state.
 
-    This is as lenient as ML-Agents: entries that exist and fit are loaded, the rest stays as in ``like``. One warning
-    names everything that is missing, unused or does not fit, with ``source`` for the file. With ``policy_alone`` only
-    the policy is expected. Weights and moments are copies; ``extra`` is empty if ML-Agents wrote the file.
+    This is as lenient as ML-Agents: entries that exist and have the right shape are loaded, and the rest stays as in
+    ``like``. A single warning lists all missing, unused and mismatched entries. Weights and moments are copied.
+    ``extra`` is empty if ML-Agents wrote the file.
+
+    Args:
+        checkpoint: as returned by ``read_checkpoint``.
+        like: the state of a newly created algorithm.
+        source: the name of the file, for the warning.
+        policy_alone: only the policy is expected; other mismatches are not reported.
     """
     layout, reader, entries = like["layout"], Reader(checkpoint), entries_of(like)
     rewards = like.get("rewards", {})
@@ -273,18 +280,18 @@ def from_mlagents(
 
 
 class Reader:
-    """Reads the entries of a checkpoint that fit, and remembers the others."""
+    """Reads the entries of a checkpoint that match, and collects the mismatches."""
 
     def __init__(self, checkpoint: Mapping[str, Any]) -> None:
         self._checkpoint = checkpoint
         self._used: set[tuple[str, str]] = set()
-        self._differences: dict[str, dict[str, None]] = {}  # what it is -> the names, each once
+        self._differences: dict[str, dict[str, None]] = {}  # kind of mismatch -> names (a dict to keep their order)
 
     def _note(self, what: str, name: str) -> None:
         self._differences.setdefault(what, {})[name] = None
 
     def differences(self, network: str = "") -> str:
-        """All mismatches, or those of one network, in words; empty if there are none."""
+        """Describe all mismatches, or those of one network; the text is empty if there are none."""
         shown = {
             what: [name for name in names if not network or name.split("/")[0] == network]
             for what, names in self._differences.items()
@@ -292,7 +299,7 @@ class Reader:
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in shown.items() if names)
 
     def value(self, entry: CheckpointEntry, like: Tensor) -> Tensor | None:
-        """An entry as a tensor like ``like``; None if it is missing or does not fit."""
+        """Return an entry with the device and dtype of ``like``, or None if it is missing or has another shape."""
         network, entries = entry.network, self._checkpoint.get(entry.network)
         if not isinstance(entries, Mapping):
             self._note(_MISSING, network)
@@ -317,10 +324,15 @@ class Reader:
     def adam(
         self, key: str, parameters: Sequence[tuple[CheckpointEntry, Tensor]], loaded: set[CheckpointEntry], like: State
     ) -> State:
-        """The state of one of our Adams, with the moments of the entries that were ``loaded``.
+        """Return the state of one of our Adam optimizers, with the moments of the entries in ``loaded``.
 
-        ``like`` is the state of a fresh one; its settings that are not hyperparameters (``fused`` ...) stay.
-        ``parameters`` are those of networks, each with a tensor like it; none if our Adam is over other parameters.
+        Args:
+            key: the optimizer's entry in the checkpoint.
+            parameters: the network parameters that the optimizer trains, each with a tensor of the same shape; empty
+                if it trains other parameters.
+            loaded: the entries whose weights were loaded.
+            like: the state of a new optimizer. It is returned if the checkpoint's optimizer does not match. Settings
+                that are not hyperparameters (such as ``fused``) are always taken from it.
         """
         if key not in self._checkpoint:
             self._note(_MISSING, key)
@@ -355,7 +367,7 @@ class Reader:
         return like
 
     def step(self) -> int:
-        """The step of the checkpoint; 0 if it is missing, which counts as a difference."""
+        """Return the step of the checkpoint. A missing step is noted as a mismatch, and 0 is returned."""
         try:
             return int(self._checkpoint[STEP][STEP_ENTRY])
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
@@ -363,7 +375,7 @@ class Reader:
             return 0
 
     def find_unused(self, layout: CheckpointLayout) -> None:
-        """Note the entries of the checkpoint that no network uses."""
+        """Note the entries of the checkpoint that were not used."""
         whole = {place.entry for place in layout.optimizers.values()} | {STEP, EXTRA}
         if layout.shares_critic and shares_critic(self._checkpoint):
             whole.add(CRITIC)  # a copy of the policy
@@ -381,11 +393,11 @@ class Reader:
 
 
 class _MismatchError(Exception):
-    """The state of an optimizer does not belong to these networks."""
+    """Raised if the state of an optimizer does not match the networks."""
 
 
 def _gathered(sources: Sequence[Mapping[str, Any]], shapes: Sequence[tuple[int, ...] | None]) -> State:
-    """The moments of a parameter, joined from those of several of ML-Agents'. A shape of None accepts any."""
+    """Join the moments of several ML-Agents parameters into those of one of ours. A shape of None accepts any shape."""
     for source, shape in zip(sources, shapes, strict=True):
         expected = tuple(source[_MOMENTS[0]].shape if shape is None else shape)
         for name in _MOMENTS:

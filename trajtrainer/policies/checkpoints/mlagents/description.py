@@ -1,8 +1,8 @@
-"""Infers the networks, observations and actions of a checkpoint of ML-Agents from its weights.
+"""Infers the network, observations and actions of an ML-Agents checkpoint from its weights.
 
 The weights determine the actions and the network, but not where one vector ends and the next begins, nor the sizes of
-pictures and lists. The ``.onnx`` that was exported from the same run has these shapes. Without one, the weights may
-leave only one possibility; otherwise the user has to give the shapes.
+images and lists. An ``.onnx`` file exported from the same run has these shapes. Without such a file, the shapes may
+still follow from the weights; otherwise the user has to give them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySetti
 _BODY = "network_body."
 _PROCESSORS = f"{_BODY}observation_encoder.processors."
 _LAYERS = f"{_BODY}_body_endoder."
-_MAX_SENSORS = 12  # all choices of goals among this many first sensors are tried
+_MAX_SENSORS = 12  # all combinations of goals among the first sensors, up to this number, are tried
 
 Weights = Mapping[str, Tensor]
 Shapes = Sequence[tuple[int, ...]]
@@ -40,11 +40,14 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SensorTrace:
-    """What the weights show of one sensor.
+    """The properties of one sensor that the weights reveal.
 
     Attributes:
-        size: numbers of a vector, channels of pictures, numbers per entity.
-        encoding: numbers that it adds to the encoding; 0 for variable-length sensors, which add 128 together.
+        index: position of the sensor in the policy's list of observations.
+        kind: kind of the observation.
+        size: length of a vector, number of channels of an image, or length of an entity.
+        encoding: size of the sensor's part of the encoding; 0 for variable-length sensors, which share a part of size
+            128.
     """
 
     index: int
@@ -55,16 +58,18 @@ class SensorTrace:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What can be inferred from a checkpoint.
+    """The properties that can be inferred from a checkpoint.
 
     Attributes:
         trainer_type: ``ppo``, ``sac`` or ``poca``.
-        settings: of the actor. ``sequence_length`` is not stored (it does not matter for acting), and goal
-            conditioning ``hyper`` looks like ``none`` if no sensor is a goal.
+        action_spec: the policy's actions.
+        settings: settings of the actor's network. ``sequence_length`` is not stored (acting does not depend on it), and
+            goal conditioning ``hyper`` looks like ``none`` if no sensor is a goal.
+        shared_critic: whether actor and critic share a network.
         signals: names of the reward signals.
-        encoding_size: numbers that go into the first layer.
-        sensors: those that leave a trace in the weights, which vectors without a normalizer do not.
-        goal_size: numbers of the encoded goal; 0 without hyper conditioning.
+        encoding_size: input size of the first layer.
+        sensors: the sensors that have weights of their own: all except vectors without a normalizer.
+        goal_size: size of the encoded goal; 0 without hyper conditioning.
     """
 
     trainer_type: str
@@ -78,16 +83,16 @@ class Description:
 
     @property
     def plain_vector_size(self) -> int:
-        """The size of all vectors without a normalizer, together."""
+        """The total size of all vectors without a normalizer."""
         attended = EMBEDDING if any(s.kind is ObservationKind.VARIABLE_LENGTH for s in self.sensors) else 0
         return self.encoding_size - attended - sum(sensor.encoding for sensor in self.sensors)
 
 
 def describe(checkpoint: Mapping[str, Any]) -> Description:
-    """Infer what there is to infer from a checkpoint in ML-Agents' layout.
+    """Infer a description of the policy from a checkpoint in ML-Agents' layout.
 
     Raises:
-        CheckpointError: it holds no policy of ML-Agents.
+        CheckpointError: the checkpoint has no ML-Agents policy.
     """
     try:
         policy: Weights = checkpoint[POLICY]
@@ -129,7 +134,7 @@ def describe(checkpoint: Mapping[str, Any]) -> Description:
 
 
 def _layers(policy: Weights) -> tuple[int, int, int]:
-    """hidden_units, num_layers, and the size of the input."""
+    """Return ``hidden_units``, ``num_layers`` and the input size."""
     found = {name.removeprefix(_LAYERS): value for name, value in policy.items() if name.startswith(_LAYERS)}
     plain = {name: value for name, value in found.items() if re.fullmatch(r"(seq_)?layers\.\d+\.weight", name)}
     if plain:
@@ -149,16 +154,16 @@ def _sensor(index: int, entries: Weights, policy: Weights, hidden: int) -> Senso
     if entity is not None:
         own = EMBEDDING if any(".x_self_encoder." in name for name in policy) else 0
         return SensorTrace(index, ObservationKind.VARIABLE_LENGTH, entity.shape[1] - own, 0)
-    # The weights of a fully connected encoder only determine the number of pixels.
+    # From a fully connected encoder, only the total number of input values can be inferred.
     weights = sorted((value for value in entries.values() if value.dim() > 1), key=Tensor.dim, reverse=True)
     return SensorTrace(index, ObservationKind.VISUAL, weights[0].shape[1] if weights else 0, hidden)
 
 
 def _encoder_type(cameras: Iterable[Weights], hidden: int) -> str:
-    """The encoder of the first camera; the default if there is no camera, or we do not have its encoder."""
+    """Return the encoder type of the first camera, or the default if there is no camera or its encoder is unknown."""
 
     def traces(entries: Weights) -> dict[str, tuple[int, ...]]:
-        """The shapes, without the sizes of the inputs of layers, which depend on the pictures."""
+        """Return the shapes without the layers' input sizes, which depend on the image size."""
         return {name: (value.shape[0], *value.shape[2:]) for name, value in entries.items()}
 
     held = next(map(traces, cameras), None)
@@ -175,20 +180,21 @@ def _encoder_type(cameras: Iterable[Weights], hidden: int) -> str:
 
 
 def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> ObservationSpec:
-    """A sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
+    """Return a sensor with 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
     return usual_sensor(shape, contract.observation_name(index), goal=goal)
 
 
 def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | None:
-    """The shapes of the observations of an exported model.
+    """Return the observation shapes of an exported model.
 
-    None if the file does not exist, or its actions and memory differ from those of the checkpoint.
+    Returns None if the file cannot be read, if an observation has no usable shape, or if the action branches or memory
+    differ from the checkpoint's.
     """
     try:
         inputs = graph_inputs(onnx.load(str(path), load_external_data=False))
     except (OSError, DecodeError, ValueError):
         return None
-    # Without the batch size. A size that the file leaves open is 0.
+    # Without the batch dimension. A size that the file does not define is 0.
     sizes = {each.name: tuple(int(dim.dim_value) for dim in each.type.tensor_type.shape.dim[1:]) for each in inputs}
     shapes: list[tuple[int, ...]] = []
     while (shape := sizes.pop(contract.observation_name(len(shapes)), None)) is not None:
@@ -203,10 +209,10 @@ def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | N
 
 
 def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
-    """The only shapes that fit the weights, if vectors without a normalizer are taken as a single vector.
+    """Return the only shapes that fit the weights, assuming at most one vector without a normalizer.
 
     Raises:
-        CheckpointError: several shapes fit; the message says what is unknown.
+        CheckpointError: several shapes fit. The message lists what is unknown.
     """
     shapes: dict[int, tuple[int, ...]] = {}
     missing = []
@@ -214,14 +220,14 @@ def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
         if trace.kind is ObservationKind.VECTOR:
             shapes[trace.index] = (trace.size,)
         elif trace.kind is ObservationKind.VARIABLE_LENGTH:
-            missing.append(f"the largest number of entities (of {trace.size} numbers) that sensor {trace.index} sends")
+            missing.append(f"the maximum number of entities (of size {trace.size}) that sensor {trace.index} sends")
         else:
-            missing.append(f"the height and width of the pictures of sensor {trace.index}")
+            missing.append(f"the height and width of the images from sensor {trace.index}")
     known = {trace.index for trace in found.sensors}
     gaps = [index for index in range(max(known, default=-1) + 1) if index not in known]
     rest = found.plain_vector_size
     if len(gaps) > 1:
-        missing.append(f"the sizes of the vectors {', '.join(map(str, gaps))}, {rest} numbers together")
+        missing.append(f"the sizes of the vectors {', '.join(map(str, gaps))} ({rest} in total)")
     elif rest:
         shapes[gaps[0] if gaps else len(known)] = (rest,)
     if missing:
@@ -230,8 +236,8 @@ def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
 
 
 def possible_specs(found: Description, shapes: Shapes) -> Iterator[BehaviorSpec]:
-    """Every way to read ``shapes``: only the size of the encoded goal limits which sensors may be goals."""
-    # What a goal sensor adds to the encoded goal, by its number of dimensions. A list cannot be a goal.
+    """Yield a spec for each possible choice of goal sensors: those whose encoded goal has the right size."""
+    # The size that each sensor would add to the encoded goal. A list cannot be a goal, so its size is made too large.
     list_size, picture_size = found.goal_size + 1, found.settings.hidden_units
     encoded = [(shape[0], list_size, picture_size)[len(shape) - 1] for shape in shapes]
     numbers, most = range(min(len(shapes), _MAX_SENSORS)), len(shapes) if found.goal_size else 0

@@ -1,4 +1,4 @@
-"""The actor in the learner's own loop: messages are calls, chunks are rows of its pool, its policy is the learner's."""
+"""The transport to an actor in the learner's loop: messages are calls, and rows and policies are shared."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from trajtrainer.run.actors.actor import ActorLoop
 
 
 class InlineTransport:
-    """Both ends at once: the learner's ``Transport`` and the actor's ``Channel``.
+    """Both ends in one object: the learner's ``Transport`` and the actor's ``Channel``.
 
-    A report is handled at once, so the answer to a question is there before the actor waits for it.
+    A report is handled at once, so the answer to a question is available before the actor waits for it.
 
     Args:
-        make_environment: called when the actor is started.
-        timers: of the run.
+        make_environment: makes the environment when the actor is started.
+        timers: timers of the run.
     """
 
     runs_meanwhile = False
-    present: Sequence[int] = ()  # it has no process, thread or machine of its own to name
+    present: Sequence[int] = ()  # the actor has no process, thread or machine to name in messages
 
     def __init__(self, make_environment: Callable[[], Environment], timers: Timers) -> None:
         self.waited_s = 0.0
@@ -73,7 +73,7 @@ class InlineTransport:
     def load(self, order: messages.LoadWeights, policy: ActorPolicy) -> None: ...
 
     def _before_answers(self, num_messages: int) -> bool:
-        """Let the learner have the messages first: what it orders then changes the answers."""
+        """Let the learner handle the messages first, because its orders may change the answers."""
         actor = self._actor
         assert actor is not None
         actor.hand_over()
@@ -105,12 +105,11 @@ class InlineTransport:
         self._orders.append(order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], messages.Buffer]) -> None:  # noqa: ARG002
-        self._handle(
-            number, messages.Synchronized(behavior)
-        )  # The actor's policy is the learner's own, and has the weights.
+        # The actor shares the learner's policy, which already has the weights.
+        self._handle(number, messages.Synchronized(behavior))
 
     def poll(self, timeout_s: float | None, handle: messages.ReportHandler) -> int:
-        """Let the actor make a step. If it is at its limit, wait for the trainer's thread instead."""
+        """Let the actor take a step. If it is at its limit, wait for the trainer's thread instead."""
         actor, self._handle = self._actor, handle
         assert actor is not None
         if not self._is_connected:
@@ -119,8 +118,8 @@ class InlineTransport:
             return 1
         actor.synchronize()
         if not actor.may_collect:
-            # Only a trainer in a thread of its own can raise the limit. It may be waiting for more experience, which
-            # does not come, so it is asked to take what there is.
+            # Only a trainer in its own thread can raise the limit. It may be waiting for more experience, which will
+            # not arrive, so it is asked to use what it has.
             begin_s = time.monotonic()
             for behavior in self._behaviors.values():
                 if behavior.source is not None:

@@ -1,4 +1,4 @@
-"""Actors on this machine, in processes or threads: messages go over a pipe, experience and weights by shared memory.
+"""Actors on this machine, in processes or threads: messages use pipes, experience and weights shared memory.
 
 ::
 
@@ -48,13 +48,13 @@ from trajtrainer.settings.run import RunSettings
 ORDER = b"o"
 FREE = b"v"  # number of a block that the learner has read
 
-# How long players may take to quit on their own.
+# Time that players have to quit on their own.
 _CLOSE_GRACE_S = 16.0
 _LONGEST_WAIT_S = 1.0
 
 
 class PipeChannel(RemoteChannel):
-    """The actor's end. It makes blocks as it needs them; its allowance limits their number."""
+    """The actor's end. It allocates blocks as needed; its allowance limits their number."""
 
     def __init__(self, pipe: LockedPipe) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class PipeChannel(RemoteChannel):
 
 
 def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Run an actor in a process of its own."""
+    """Run an actor in its own process."""
     torch.set_num_threads(1)
     pipe = LockedPipe(connection)
     host = Host(task, PipeChannel(pipe))
@@ -96,7 +96,7 @@ def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pip
 
 
 class ActorThread:
-    """An actor in a thread of this process, with those methods of ``ChildProcess`` that ``PipeTransport`` uses."""
+    """An actor in a thread of this process, with the methods of ``ChildProcess`` that ``PipeTransport`` uses."""
 
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
@@ -124,7 +124,7 @@ class ActorThread:
 class _Member:
     """One actor, the blocks it writes (``experience``), and the blocks written for it (``weights``).
 
-    ``sent``: behavior -> the block in which its weights were last sent. ``is_cut``: whether experience of it is lost.
+    ``sent``: behavior -> the block in which its weights were last sent. ``is_cut``: True if experience has been lost.
     """
 
     host: ChildProcess | ActorThread
@@ -135,7 +135,7 @@ class _Member:
 
 
 class PipeTransport(RemoteTransport):
-    """The learner's end. ``threads``: actors run in threads of this process, not in processes of their own."""
+    """The learner's end. With ``threads``, actors run in threads of this process instead of their own processes."""
 
     def __init__(
         self, make_task: Callable[[int], ActorTask], count: int, timers: Timers, *, threads: bool = False
@@ -145,7 +145,7 @@ class PipeTransport(RemoteTransport):
         self._count = count
         self._threads = threads
         self._members: dict[int, _Member] = {}
-        self._dropped: list[ChildProcess | ActorThread] = []  # killed, but their end not awaited yet
+        self._dropped: list[ChildProcess | ActorThread] = []  # killed, but not joined yet
 
     def __len__(self) -> int:
         return self._count
@@ -193,7 +193,7 @@ class PipeTransport(RemoteTransport):
         return ((number, report) for number in ready for report in self._read(number))
 
     def _read(self, number: int) -> Iterator[Report]:
-        """Yield everything that an actor has sent, its end included. Waits for at least one message."""
+        """Yield everything that an actor has sent, including its end. Waits for at least one message."""
         member = self._members.get(number)
         while member is not None:
             try:
@@ -214,7 +214,7 @@ class PipeTransport(RemoteTransport):
                         buffer = member.experience.buffer(place)
                     except OSError:  # The actor has died, and its block is gone.
                         member.is_cut = True
-                    if member.is_cut:  # Later experience, in blocks that are open, would leave a gap in its episodes.
+                    if member.is_cut:  # Later experience, in blocks that are still open, would leave a gap.
                         continue
                     content.place = counts, buffer, partial(member.host.post, FREE, place.number)
                 yield content
@@ -255,7 +255,7 @@ class PipeTransport(RemoteTransport):
 def thread_transport(
     settings: RunSettings, make_task: Callable[[int], ActorTask], _log_folder: object, timers: Timers
 ) -> PipeTransport:
-    """Actors in threads; arguments as for ``ActorBackend.transport``."""
+    """Make a transport to actors in threads. For the arguments, see ``ActorBackend.transport``."""
     assert settings.actors is not None
     return PipeTransport(make_task, settings.actors.count, timers, threads=True)
 
@@ -263,7 +263,7 @@ def thread_transport(
 def process_transport(
     settings: RunSettings, make_task: Callable[[int], ActorTask], _log_folder: object, timers: Timers
 ) -> PipeTransport:
-    """Actors in processes; arguments as for ``ActorBackend.transport``.
+    """Make a transport to actors in processes. For the arguments, see ``ActorBackend.transport``.
 
     Raises:
         SettingsError: the environments cannot be made in another process.

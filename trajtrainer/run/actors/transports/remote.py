@@ -1,4 +1,4 @@
-"""The parts shared by transports to actors outside the learner's loop, where experience and weights travel as bytes."""
+"""Shared code of transports to actors outside the learner's loop, which send experience and weights as bytes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from trajtrainer.run.actors.messages import (
 )
 from trajtrainer.run.actors.weights import WeightsLayout
 
-REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
+REPORT = b"r"  # in addition to END, FAULT and LOG of ``workers.messages``
 
 
 class NoisyPolicy(ActorPolicy):
     """Adds noise to a policy's actions. The probabilities that it reports are those without noise.
 
-    ``noise`` is the standard deviation added to continuous actions as the environment receives them, and the
-    probability that a discrete branch is drawn uniformly from its allowed actions.
+    ``noise`` is the standard deviation of the noise in continuous actions, in the environment's units, and the
+    probability that the action of a discrete branch is drawn uniformly from those allowed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class NoisyPolicy(ActorPolicy):
         discrete = actions.discrete.copy()
         for branch, (start, stop) in enumerate(pairwise(self._branches)):
             which = np.flatnonzero(self._draws.random(len(discrete)) < self._noise)
-            # Where the largest of uniform random numbers lies is a uniform draw.
+            # The position of the largest of several uniform random numbers is a uniform draw.
             chances = np.where(mask[which, start:stop], -1.0, self._draws.random((len(which), stop - start)))
             discrete[which, branch] = chances.argmax(1)
         return replace(
@@ -93,7 +93,7 @@ class RemoteChannel(ABC):
     """The actor's end. Orders arrive in another thread, so that the learner never waits for a busy actor.
 
     Attributes:
-        incoming: orders that the actor has not seen yet. The ``place`` of ``LoadWeights`` is the bytes themselves here.
+        incoming: orders that the actor has not seen yet. Here, the ``place`` of ``LoadWeights`` holds the bytes.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class RemoteChannel(ABC):
 
     @abstractmethod
     def reserve(self, size: int) -> tuple[Buffer, Any]:
-        """Reserve memory for experience. Returns it, and the place by which the transport will find it."""
+        """Reserve memory for experience. Returns the memory, and the place where the transport will find it."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
         found = [self.incoming.get()] if wait else []
@@ -130,13 +130,13 @@ class RemoteChannel(ABC):
         return policy, reporter
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
-        """Gather the trajectories straight into memory that the transport reads."""
+        """Gather the trajectories directly into memory that the transport reads."""
         layout = self._behaviors[order.behavior].layout
         counts = Counts(sum(batch.num_steps for batch in batches), sum(map(len, batches)))
         if pool.moments is None:
             buffer, place = self.reserve(layout.size(counts))
             packed = gather(pool, batches, layout.over(buffer, counts).steps)
-        else:  # The number of groupmates, and with it the size, is known only after gathering.
+        else:  # The number of groupmates, and with it the size, is only known after gathering.
             packed = gather(pool, batches)
             counts = Counts.of(packed)
             buffer, place = self.reserve(layout.size(counts))
@@ -153,7 +153,7 @@ class RemoteChannel(ABC):
 
 
 def run_host(host: Host, post: Callable[..., None], send_logs: Callable[[], object] = lambda: None) -> None:
-    """Run an actor until its end. ``post`` sends messages to the transport; ``send_logs`` sends its players' logs."""
+    """Run an actor until it ends. ``post`` sends messages to the transport; ``send_logs`` sends its players' logs."""
     try:
         host.run()
     except Exception as error:
@@ -180,13 +180,13 @@ class RemoteTransport(ABC):
 
     @abstractmethod
     def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:
-        """Wait until something arrives or the time is over, and return what has arrived as (actor, report).
+        """Wait until something arrives or the timeout is over, and return an iterator over (actor, report).
 
-        It is read during the iteration, so nothing comes from an actor that is dropped meanwhile. The ``place`` of
-        ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
+        Reports are read during the iteration, so nothing comes from an actor that is dropped in the meantime. The
+        ``place`` of ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
         """
 
-    def add(self, behavior: LearnerEnd) -> None: ...  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
+    def add(self, behavior: LearnerEnd) -> None: ...  # noqa: B027  (remote actors make their own policy and reporter)
 
     def wake(self) -> None: ...  # noqa: B027  (the learner runs between two polls)
 
@@ -204,7 +204,7 @@ class RemoteTransport(ABC):
         return num_reports
 
     def read_while(self, is_open: Callable[[], object], grace_s: float) -> None:
-        """Read what actors send while they end: their logs are in it, and a full pipe would block them."""
+        """Read the messages of actors while they shut down: they include logs, and a full pipe would block them."""
         deadline_s = time.monotonic() + grace_s
         while is_open() and (remaining_s := deadline_s - time.monotonic()) > 0:
             for _ in self.reports(remaining_s):

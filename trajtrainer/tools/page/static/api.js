@@ -1,4 +1,4 @@
-// The server: questions, and the stream of what is new.
+// Access to the server: requests, and the stream of changes.
 
 import { query, refresh } from "./state.js";
 
@@ -19,15 +19,16 @@ export async function get(path, parameters = {}, signal = undefined) {
   return answer(await fetch(address(path, parameters), { signal }));
 }
 
-// What changes a run: "stop" or "notes".
+// Sends a change to a run; `path` is "stop" or "notes".
 export async function post(path, run, changes = {}) {
-  // The secret may have changed: the server may have been started again since the page was loaded.
+  // Get the current secret, because the server may have been restarted since the page was loaded.
   const { csrf } = await get("session");
   return answer(await fetch(address(path, { run }), { method: "POST", headers: { "X-Trajtrainer-Page": csrf }, body: JSON.stringify(changes) }));
 }
 
-// The answer to a question that is put at each drawing. The server is asked when the question changes, and, at most once in
-// `pause` milliseconds, when the answer is stale. `changed` is called when there is something new to draw.
+// Caches the answer to a request that is needed each time something is drawn. The request is sent again when its parameters
+// change, or when the answer is stale, but then at most once every `pause` milliseconds. `changed` is called when there is
+// something new to draw.
 export class Answer {
   value = null;
   problem = "";
@@ -46,13 +47,13 @@ export class Answer {
     this.#isStale = true;
   }
 
-  // Null until the question is answered.
+  // Returns the answer to these parameters; null until it has arrived.
   of(parameters) {
     this.latest(parameters);
     return this.#answered === this.#question ? this.value : null;
   }
 
-  // Until the question is answered, the answer to the one before.
+  // Returns the answer to these parameters, or the answer to the previous ones until it has arrived.
   latest(parameters) {
     const question = JSON.stringify(parameters), isNew = question !== this.#question;
     const wait = isNew ? 0 : this.#asked + this.pause - performance.now();
@@ -79,14 +80,14 @@ export class Answer {
       this.problem = "";
     } catch (error) {
       if (signal.aborted) return;
-      this.problem = error.message; // the last answer stays
+      this.problem = error.message; // keep the last answer
     }
     this.changed();
   }
 }
 
-// Listens as long as the page is seen: a browser has few connections to one server. Otherwise it asks now and then, so
-// that the title is up to date.
+// Listens to the server as long as the page is visible, because a browser allows only a few connections per server. While
+// the page is hidden, it polls the list of runs from time to time to keep the title up to date.
 export class Stream {
   #source = null;
   #runs = [];
@@ -119,7 +120,7 @@ export class Stream {
     source.addEventListener("changed", (event) => this.receivers.changed(JSON.parse(event.data)));
     source.addEventListener("error", () => {
       this.receivers.live(false);
-      // Browsers give up after some errors; we do not.
+      // Browsers give up after some errors, so connect again.
       if (source.readyState === EventSource.CLOSED) this.#retry = setTimeout(() => this.#open(), 3000);
     });
   }

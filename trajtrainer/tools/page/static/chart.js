@@ -1,4 +1,4 @@
-// One chart: a statistic of one behavior, in some runs.
+// A chart of one statistic of one behavior, with a line for each run.
 
 import { Answer } from "./api.js";
 import { chartMenu } from "./chart_menu.js";
@@ -11,7 +11,7 @@ const UNITS = { "Perf/CPU": "cores", "Perf/Memory": "GiB", "Perf/GPU": "share", 
 const tip = document.getElementById("tip");
 const charts = new Set();
 
-// An exponential mean, without the pull of its beginning (as Adam corrects its own).
+// An exponential moving average with bias correction, as in Adam.
 function smoothed(values, weight) {
   let sum = 0, total = 0;
   return values.map((value) => {
@@ -36,8 +36,8 @@ const sizes = new ResizeObserver((entries) => {
   for (const { target } of entries) target.chart.resize();
 });
 
-// What all charts of a place have in common, `frame`: `runs`, `color(run)`, `span`, `zoom(span)` and `seeds`, whether runs
-// that differ only in their seed are one line.
+// `frame` is shared by all charts of a view. It has `runs`, `color(run)`, `span`, `zoom(span)` and `seeds`, which says
+// whether runs that differ only in their seed are shown as one line.
 export class Chart extends Component {
   isSeen = false;
   lines = [];
@@ -74,7 +74,7 @@ export class Chart extends Component {
     return unit ? `${this.name} (${unit})` : this.name;
   }
 
-  // What the user has set for the y axis.
+  // The user's settings for the y axis.
   get axis() {
     return state.axes[this.props.tag] ?? { log: false, low: null, high: null };
   }
@@ -83,7 +83,7 @@ export class Chart extends Component {
     return this.lines.some((line) => line.bands);
   }
 
-  // What is special about how the values are shown.
+  // Notes about how the values are shown, if it is unusual.
   get notes() {
     const isSmoothed = this.lines.some((line) => line.smooth);
     return [this.isHistogram && "percentiles", isSmoothed && `smoothed ${state.smoothing.toFixed(2)}`, KINDS[this.drawing?.kind]]
@@ -95,14 +95,14 @@ export class Chart extends Component {
     return { behavior, tag, run: runs, from, to, by: state.byTime ? "time" : "step", points, seeds: seeds ? "together" : null };
   }
 
-  // The lines of an answer.
+  // Converts the server's answer to lines.
   linesOf(answer) {
     const { runs, color } = this.props.frame, x = state.byTime ? "times" : "steps";
     return runs.filter((id) => answer[id]?.[x]?.length).map((id) => {
       const line = { name: id, color: color(id), x: answer[id][x], ...answer[id] };
-      const weight = line.bands ? 0 : state.smoothing; // a median between its percentiles is not smoothed
+      const weight = line.bands ? 0 : state.smoothing; // do not smooth the median of a histogram
       if (!(weight > 0) || line.mean.length < 3) return line;
-      // The interval of several seeds moves with their mean; the extremes of single points stay as they are.
+      // The interval over seeds is smoothed like their mean. Minimum and maximum of a single run's points are not.
       const ends = line.seeds && [smoothed(line.low, weight), smoothed(line.high, weight)];
       return { ...line, smooth: smoothed(line.mean, weight), ends };
     });
@@ -111,8 +111,8 @@ export class Chart extends Component {
   render({ tag }, { isLarge }) {
     const { place, props: { frame } } = this;
     if (this.isSeen) {
-      const points = Math.floor(place.clientWidth * (frame.runs.length > 4 ? 0.7 : 1) / 50) * 50; // the same in windows of about this size
-      this.#answer.pause = frame.seeds ? 5000 : 1000; // an interval takes the server longer than a curve
+      const points = Math.floor(place.clientWidth * (frame.runs.length > 4 ? 0.7 : 1) / 50) * 50; // rounded, so that it is the same for similar widths
+      this.#answer.pause = frame.seeds ? 5000 : 1000; // the server needs longer for an interval than for a curve
       this.#answer.latest(this.question(Math.max(100, Math.min(2000, points))));
     }
     const settings = JSON.stringify([this.axis, state.smoothing, state.byTime, state.logX, isLarge, frame.span, frame.runs,
@@ -144,7 +144,7 @@ export class Chart extends Component {
     if (isSeen) this.forceUpdate();
   }
 
-  // Something has changed; it is asked for when it is seen.
+  // Marks the data as outdated. It is requested again when the chart is visible.
   stale() {
     this.#answer.stale();
     if (this.isSeen) this.forceUpdate();
@@ -153,7 +153,7 @@ export class Chart extends Component {
   resize() {
     const width = this.place.clientWidth;
     if (this.#plot && width && width !== this.#plot.width) this.#plot.setSize({ width, height: this.#plot.height });
-    if (this.isSeen) this.forceUpdate(); // more points fit
+    if (this.isSeen) this.forceUpdate(); // another width needs another number of points
   }
 
   options(width, height, y) {
@@ -162,7 +162,7 @@ export class Chart extends Component {
       format: state.byTime ? clock : short, span: () => this.props.frame.span, limits: [low, high], isLogX: state.logX });
   }
 
-  // The plot is made again where lines, colors or axes have changed.
+  // Creates the plot again if lines, colors or axes have changed, and otherwise only updates its data.
   draw() {
     const { data, ...looks } = this.drawing, { isLarge } = this.state;
     if (data === this.data) return;
@@ -175,7 +175,7 @@ export class Chart extends Component {
       ...this.options(this.place.clientWidth, isLarge ? LARGE : HEIGHT, isLarge && this.title), ...this.#interaction() }, data, this.place) : null;
   }
 
-  // A plot of this size with all titles, not part of the page, once it is drawn.
+  // Draws a plot of this size with all titles outside the visible page, and returns its canvas.
   async picture(width, height) {
     const place = document.body.appendChild(document.createElement("div"));
     place.className = "offscreen";

@@ -1,11 +1,11 @@
-// The menu of a chart: its axes, and files of it.
+// The menu of a chart: options for its axes, and saving it to files.
 
 import { get } from "./api.js";
 import { spanOf, state, update } from "./state.js";
 import { button, checkbox, Command, csv, decoded, fileName, html, Menu, save } from "./util.js";
 import { css } from "./uplot/plot.js";
 
-const MOST_POINTS = 4000; // of a line in a file
+const MOST_POINTS = 4000; // maximum number of points per line in a saved file
 const WIDTH = 1200, HEIGHT = 640, EDGE = 24, LINE = 24;
 
 export function chartMenu(chart) {
@@ -54,7 +54,7 @@ async function saveNumbers(chart) {
   save(`${fileName(decoded(chart.props.behavior), chart.props.tag)}.csv`, csv([head, ...rows]), "text/csv");
 }
 
-// The plot, with a title above it and the names of its lines below.
+// Saves the plot with a title above it and the names of its lines below it.
 async function savePicture(chart) {
   const canvas = await chart.picture(WIDTH - 2 * EDGE, HEIGHT);
   const scale = canvas.width / (WIDTH - 2 * EDGE);

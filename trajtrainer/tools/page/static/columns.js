@@ -1,12 +1,12 @@
-// The columns of the table of runs, and the filter, which names them.
+// The columns of the table of runs, and its filter, which can refer to columns.
 
 import { state } from "./state.js";
 import { ago, date, duration, isMissing, rating, whole } from "./util.js";
 import { short } from "./uplot/plot.js";
 
-const MOST_SETTINGS = 6; // that are shown without being chosen
+const MOST_SETTINGS = 6; // shown by default, before the user chooses columns
 
-// Columns about a run's progress: `value` is sorted and filtered by, `text` is shown.
+// Columns about a run's progress. `value` is used for sorting and filtering, `text` is shown.
 const PROGRESS = [
   { key: "behavior", title: "Behavior", value: ({ behavior }) => behavior.name },
   { key: "state", title: "State", value: ({ run }) => run.state, full: ({ run }) => run.message || null },
@@ -29,16 +29,16 @@ const PROGRESS = [
   ...column,
 }));
 const RUN = { key: "id", title: "Run", value: ({ run }) => run.id };
-const WRITTEN = ["labels", "note"]; // by people
+const WRITTEN = ["labels", "note"]; // columns with texts that users write
 const ALWAYS = ["state", "step", "reward", "took", "updated"];
 
 export class Columns {
   #settings = [];
   #measures = [];
-  #places = new Map(); // row's key -> its position in what the server sent
+  #places = new Map(); // row's key -> its index in the server's answer
   #varying = [];
 
-  // What the server answers to `api/table`; null until it does.
+  // Takes the server's answer to `api/table`, or null if there is none yet.
   receive(answer) {
     const { rows, settings, measures } = answer ?? { rows: [], settings: [], measures: [] };
     this.#places = new Map(rows.map(([run, folder], i) => [`${run}\n${folder}`, i]));
@@ -70,7 +70,7 @@ export class Columns {
     return key === "id" ? RUN : this.groups().flatMap(([, some]) => some).find((column) => column.key === key);
   }
 
-  // Those that the user has chosen; or else those that have something to show, and settings in which runs differ.
+  // The columns that the user has chosen; by default, all that have values, and settings in which the runs differ.
   shown() {
     if (state.columns !== null) return state.columns.map((key) => this.find(key)).filter(Boolean);
     const rows = this.rows(state.runs);
@@ -81,7 +81,7 @@ export class Columns {
     return [...found.filter((column) => !isWritten(column)), ...this.#varying.slice(0, MOST_SETTINGS), ...found.filter(isWritten)];
   }
 
-  // A column by its name in a filter: a whole key, its last part, or a title without spaces.
+  // Finds a column by its name in a filter: the whole key, the key's last part, or the title without spaces.
   named(name) {
     const wanted = name.toLowerCase();
     const all = [RUN, ...this.groups().flatMap(([, some]) => some)];
@@ -91,7 +91,8 @@ export class Columns {
   }
 }
 
-// "ball reward>10 learning_rate=0.001 state!=failed": all must hold. A word is looked for in names, states and labels.
+// Parses a filter such as "ball reward>10 learning_rate=0.001 state!=failed". All conditions must hold. A plain word is
+// searched in names, states, notes and labels.
 export function filterOf(text, columns) {
   const tests = [];
   let unknown = null;

@@ -1,4 +1,4 @@
-// What differs between two runs: how far they came, and their settings.
+// The differences between two runs: their results and their settings.
 
 import { Answer } from "./api.js";
 import { chip } from "./runs.js";
@@ -9,7 +9,7 @@ import { short } from "./uplot/plot.js";
 const answers = [new Answer("run", 3000), new Answer("run", 3000)];
 let search = "", listing = null;
 
-// The runs to begin with: those whose curves are shown, or else the newest.
+// The two runs to compare: the user's choice, otherwise runs whose curves are shown, otherwise the newest ones.
 function chosen() {
   const isKnown = (id) => state.runs.some((run) => run.id === id);
   const candidates = [...state.shown, ...listed().map((run) => run.id)].filter(isKnown);
@@ -18,7 +18,7 @@ function chosen() {
   return [first, b ?? candidates.find((id) => id !== first) ?? null];
 }
 
-// A behavior that has another name in each run is the same one in both.
+// If each run has a single behavior and their names differ, they are compared as the same behavior.
 function settingsOf(run, isRenamed) {
   const prefix = `behaviors.${run.behaviors[0]?.name}.`;
   return new Map(run.settings.map(([key, value]) => [isRenamed && key.startsWith(prefix) ? `behaviors.*.${key.slice(prefix.length)}` : key, value]));

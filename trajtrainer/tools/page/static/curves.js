@@ -1,4 +1,4 @@
-// The charts of all runs that are shown: by behavior, and by the first part of the tag.
+// The charts of all runs that are shown, grouped by behavior and by the first part of the tag.
 
 import { Answer } from "./api.js";
 import { Chart } from "./chart.js";
@@ -11,7 +11,7 @@ const REWARD = "Environment/Cumulative Reward";
 const SEEDS = "One line for runs that differ only in their seed: the interquartile mean (with fewer than four seeds, the mean) " +
   "in its 95% bootstrap interval. Thin lines are single seeds.";
 const answer = new Answer("tags", 1500);
-const folds = new Map(); // behavior and category -> whether it is open
+const folds = new Map(); // behavior and category -> whether the section is open
 
 export function staleTags(runs) {
   if (runs.some((id) => state.shown.includes(id))) answer.stale();

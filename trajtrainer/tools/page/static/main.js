@@ -1,5 +1,5 @@
-// The page: the list of runs, and next to it the curves of the selected ones, everything about one run, or the settings of
-// two; or a table of all runs.
+// The page: the list of runs, and next to it the curves of the selected runs, the details of one run, or a comparison of
+// two. Alternatively, it shows a table of all runs.
 
 import { Answer, get, Stream } from "./api.js";
 import { staleCharts } from "./chart.js";
@@ -20,7 +20,7 @@ const narrow = matchMedia("(max-width: 820px)");
 const groups = new Answer("groups", 1500);
 let lastView = null;
 
-// A part of the page that stays as it is while it is not seen.
+// A part of the page that is not updated while it is hidden.
 class Part extends Component {
   shouldComponentUpdate({ isSeen }) {
     return isSeen;
@@ -55,7 +55,7 @@ function receiveRuns(runs) {
   const known = new Set(runs.map((run) => run.id));
   const newest = [...runs].sort((a, b) => b.updated - a.updated);
   if (!state.chosen) {
-    const recent = bySearch(newest.filter((run) => !run.archived), (run) => run.search); // one trial of a search
+    const recent = bySearch(newest.filter((run) => !run.archived), (run) => run.search); // only one trial per search is shown
     if (!state.shown.length) changes.shown = recent.slice(0, FIRST_SHOWN).map(({ items }) => items[0].id).sort();
   } else changes.shown = state.shown.filter((id) => known.has(id));
   if (state.run === null && runs.length) changes.run = newest[0].id;

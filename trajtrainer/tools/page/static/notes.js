@@ -1,11 +1,11 @@
-// What people write about a run: a note, labels, and whether it is archived.
+// The user's notes about a run: a text, labels, and whether the run is archived.
 
 import { post } from "./api.js";
 import { update } from "./state.js";
 import { button, html } from "./util.js";
 
-// What someone is writing stays, whatever the server sends: {run, text, labels, seen, saved}. `seen` is the text that the
-// server had when they began, `saved` what it had answered about the run when it was given the draft.
+// The text that the user is writing: {run, text, labels, seen, saved}. It stays, whatever the server sends. `seen` is the
+// text that the server had when the user started to write, `saved` the data of the run when the draft was saved.
 let draft = null;
 let said = { run: null, text: "" };
 

@@ -1,4 +1,4 @@
-// Everything about one run: progress, warnings, where the time goes, files, settings and logs.
+// The view of a single run: progress, warnings, where the time goes, files, settings and logs.
 
 import { address, Answer, post } from "./api.js";
 import { Chart } from "./chart.js";
@@ -11,8 +11,8 @@ import { short } from "./uplot/plot.js";
 const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
 const FILM = /\.(mp4|webm|gif)$/i;
 const details = new Answer("run", 1000), log = new Answer("log", 1500);
-const open = new Map(["files", "records", "time", "machine", "films", "resume"].map((key) => [key, true])); // which parts are unfolded
-let own = { id: null }; // what the user does with this run: {id, span, isSure, said, log, film}
+const open = new Map(["files", "records", "time", "machine", "films", "resume"].map((key) => [key, true])); // which parts are expanded
+let own = { id: null }; // the state of this view for the current run: {id, span, isSure, said, log, film}
 
 export function staleRun(runs) {
   if (runs.includes(state.run)) refetch();
@@ -34,7 +34,7 @@ function table(rows) {
   return html`<div class="wide"><table><tbody>${rows}</tbody></table></div>`;
 }
 
-// ---- the head: state, and the button that stops it
+// ---- the head: the run's state, and the button that stops the run
 async function stop(run) {
   const mine = own;
   mine.isSure = !mine.isSure;
@@ -75,7 +75,7 @@ function times(run) {
   ]);
 }
 
-// The model, for Unity: of each behavior the one that was saved last.
+// Links to the models for Unity: the exported model of each behavior, or the newest checkpoint if nothing was exported.
 function download(run) {
   const onnx = run.files.filter((file) => file.path.endsWith(".onnx")), exported = onnx.filter((file) => file.folder === "");
   const found = exported.length ? exported : onnx.sort((a, b) => (b.step ?? 0) - (a.step ?? 0)).slice(0, 1);
@@ -85,7 +85,7 @@ function download(run) {
 
 function resume({ resume: { command, remark }, state: word }) {
   if (AT_WORK.includes(word) || !(command || remark)) return null;
-  const more = word === "finished" ? "It has all its steps: raise max_steps in configuration.yaml first. " : "";
+  const more = word === "finished" ? "This run is finished: raise max_steps in configuration.yaml first. " : "";
   return part("resume", "Continue this run", null, html`<p class="soft small">${more}${remark}</p>
     ${command && html`<${Command} text=${command} />`}`);
 }
@@ -166,7 +166,7 @@ function settings({ settings: found, command }) {
     ${table(found.map(([key, value]) => html`<tr key=${key}><td><code>${key}</code></td><td>${value}</td></tr>`))}`);
 }
 
-// The text of a log, which stays at its end if that is what is seen.
+// The text of a log. If the user has scrolled to the end, it stays at the end when the text grows.
 class LogText extends Component {
   element = createRef();
 
@@ -199,7 +199,7 @@ export function RunView() {
   if (own.id !== run.id) own = { id: run.id, span: null, isSure: false, said: "", log: null, film: null };
   const frame = { key: "run", runs: [run.id], color: () => 0, span: own.span, seeds: false, zoom: (span) => { own.span = span; update({}); } };
   const chart = (name, tag) => html`<${Chart} key=${`${name}\n${tag}`} behavior=${name} tag=${tag} frame=${frame} />`;
-  // Reward and rating are on top; what the machine has to do is the same for all behaviors.
+  // Reward and rating come first. The load of the machine is only shown once, because it is the same for all behaviors.
   const isMachine = (tag) => tag.startsWith("Perf/"), behaviors = Object.entries(run.charts);
   const top = behaviors.flatMap(([name, tags]) => tags.filter((tag) => !isMachine(tag)).map((tag) => chart(name, tag)));
   const [first, tags] = behaviors.find(([, some]) => some.some(isMachine)) ?? [null, []];

@@ -1,4 +1,4 @@
-// The list of runs: their state and progress, and whose curves are shown.
+// The list of runs, with their state and progress and a box that shows or hides their curves.
 
 import { bySearch, color, listed, showCurves, state, toggleSearch, update } from "./state.js";
 import { ago, button, counted, html, matcher, searchBox } from "./util.js";
@@ -19,13 +19,13 @@ export function progress({ step, max_steps: most }) {
   return share !== null && html`<progress max="1" value=${share} title=${`${Math.floor(100 * share)}%`} />`;
 }
 
-// A trial is shown under its search, whose name it need not repeat.
+// A trial is listed under its search, so it does not repeat the search's name.
 export function nameButton(run) {
   return html`<button type="button" class="name" title=${run.id} onclick=${() => update({ view: "run", run: run.id })}>${
     run.search ? run.id.slice(run.search.length + 1) : run.id}</button>`;
 }
 
-// The box that shows or hides the curves of some runs, and the color of a single one.
+// The box that shows or hides the curves of runs, and the run's color if there is only one.
 export function showBox(runs, label) {
   const ids = runs.map((run) => run.id), isShown = ids.every((id) => state.shown.includes(id));
   return html`<input type="checkbox" checked=${isShown} title=${`Show curves${ids.length > 1 ? " of all" : ""}`} aria-label=${label}
@@ -33,7 +33,7 @@ export function showBox(runs, label) {
     <i class=${ids.length === 1 && isShown ? `key c${color(ids[0])}` : "key"} />`;
 }
 
-// "12 runs: 9 finished, 3 pruned"
+// Returns a text like "12 runs: 9 finished, 3 pruned".
 export function ends(runs) {
   const counts = [...Map.groupBy(runs, (run) => run.state)].map(([name, some]) => `${some.length} ${name}`);
   return `${counted(runs.length, "run")}: ${counts.join(", ")}`;

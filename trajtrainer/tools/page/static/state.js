@@ -1,28 +1,29 @@
-// What is shown: kept in the address, so that it can be shared and survives a reload.
+// The state of the page. It is kept in the address, so that it can be shared and survives a reload.
 
 const NUM_COLORS = 10;
 export const AT_WORK = ["running", "stopping", "active"];
 const VIEWS = ["runs", "table", "curves", "run", "compare"];
 
-// Of each part of the state: how it is read from the address, and its parameters there, if it is not as it begins.
+// For each part of the state: a function that reads it from the address, and one that returns its parameters in the
+// address, or nothing if it has its default value.
 const ADDRESS = {
   view: [(hash) => (VIEWS.includes(hash.get("view")) ? hash.get("view") : "curves"), (view) => ({ view })],
-  run: [(hash) => hash.get("run"), (run) => ({ run })], // the one whose details are shown
-  // whose curves are shown, in the order of their colors
+  run: [(hash) => hash.get("run"), (run) => ({ run })], // the run whose details are shown
+  // the runs whose curves are shown, in the order of their colors
   shown: [(hash) => hash.getAll("show"), (show) => state.chosen && { show }],
   smoothing: [(hash) => within(Number(hash.get("smoothing")), 0, 0.999), (smoothing) => smoothing && { smoothing }],
   byTime: [(hash) => hash.get("x") === "time", (isOn) => isOn && { x: "time" }],
   logX: [(hash) => hash.has("logx"), (isOn) => isOn && { logx: 1 }],
   // one line for runs that differ only in their seed
   seeds: [(hash) => hash.get("seeds") === "together", (isOn) => isOn && { seeds: "together" }],
-  filter: [(hash) => hash.get("filter") ?? "", (filter) => filter && { filter }], // of charts
-  // the part of the x axis that is zoomed to
+  filter: [(hash) => hash.get("filter") ?? "", (filter) => filter && { filter }], // the filter of the charts
+  // the part of the x axis that the charts are zoomed to
   span: [(hash) => spanOf(number(hash.get("from")), number(hash.get("to"))), (span) => span && { from: span[0], to: span[1] }],
-  // tag -> {log, low, high} of its y axis
+  // tag -> {log, low, high} of the chart's y axis
   axes: [(hash) => Object.fromEntries(hash.getAll("axis").map(axisOf)), (axes) => ({ axis: Object.entries(axes).flatMap(axisText) })],
   where: [(hash) => hash.get("where") ?? "", (where) => where && { where }], // the filter of the table
-  sort: [(hash) => hash.get("sort") ?? "-updated", (sort) => sort !== "-updated" && { sort }], // key of a column; "-" for descending
-  // of the table; null: what the runs have
+  sort: [(hash) => hash.get("sort") ?? "-updated", (sort) => sort !== "-updated" && { sort }], // key of a column, with "-" for descending
+  // the columns of the table; null for the default ones
   columns: [(hash) => hash.get("columns")?.split(" ").filter(Boolean) ?? null, (keys) => keys && { columns: keys.join(" ") }],
   archived: [(hash) => hash.has("archived"), (isOn) => isOn && { archived: 1 }], // whether archived runs are shown
   unfolded: [(hash) => hash.getAll("open"), (open) => ({ open })], // searches whose trials are shown
@@ -31,10 +32,10 @@ const ADDRESS = {
 
 export const state = {
   chosen: false, // the user has chosen the runs that are shown
-  session: null, // what the server says about itself
-  isLive: null, // whether the server tells what is new; null before it is known
-  runs: [], // as the server lists them
-  groups: [], // of the runs that are shown, those that differ only in their seed: {name, runs}
+  session: null, // the server's information about itself
+  isLive: null, // whether the stream of changes is connected; null until this is known
+  runs: [], // the server's list of runs
+  groups: [], // groups {name, runs} of the shown runs that differ only in their seed
 };
 
 const colors = new Map(); // run id -> number of its color
@@ -53,7 +54,7 @@ export function update(changes) {
   draw();
 }
 
-// Draws with the browser's next frame: answers that arrive together are drawn together.
+// Draws in the browser's next frame, so that answers that arrive together are drawn together.
 export function refresh() {
   if (isDue) return;
   isDue = true;
@@ -96,14 +97,14 @@ function axisText([tag, { log, low, high }]) {
   return log || low !== null || high !== null ? [[tag, log ? "log" : "", low ?? "", high ?? ""].join("|")] : [];
 }
 
-// Runs at work, by name, and then the others, the newest first.
+// Active runs sorted by name, followed by the other runs, newest first.
 export function listed() {
   const moment = (run) => (AT_WORK.includes(run.state) ? Infinity : run.updated);
   return state.runs.filter((run) => state.archived || !run.archived)
     .sort((a, b) => moment(b) - moment(a) || a.id.localeCompare(b.id, undefined, { numeric: true }));
 }
 
-// The items in their order, as {search, items}: those of a search together, where the first of them is; any other alone.
+// Groups items as {search, items}: the items of a search together, at the position of the first one; all others alone.
 export function bySearch(items, searchOf) {
   const found = Map.groupBy(items, (item) => searchOf(item) ?? item);
   return [...found].map(([key, some]) => ({ search: typeof key === "string" ? key : null, items: some }));
@@ -114,7 +115,7 @@ export function toggleSearch(search) {
   update({ unfolded: isOpen ? state.unfolded.filter((each) => each !== search) : [...state.unfolded, search] });
 }
 
-// With seeds together, all runs of a group have one color.
+// The number of a run's color. If seeds are shown together, all runs of a group have the same color.
 export function color(run) {
   const group = state.groups.findIndex((each) => each.runs.includes(run));
   if (group >= 0) return group % NUM_COLORS;
@@ -127,7 +128,7 @@ export function color(run) {
   return colors.get(run);
 }
 
-// Shows or hides the curves of runs. One that is one too many takes the place of the one that was shown first.
+// Shows or hides the curves of runs. If there are too many, a single new run replaces the run that was shown first.
 export function showCurves(runs, isShown) {
   const shown = isShown ? [...new Set([...state.shown, ...runs])] : state.shown.filter((id) => !runs.includes(id));
   if (!isShown) runs.forEach((run) => colors.delete(run));

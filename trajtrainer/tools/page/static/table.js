@@ -1,4 +1,4 @@
-// The table of runs: a row for each behavior of each run, its settings and measures as columns.
+// The table of runs: a row for each behavior of each run, with its settings and measures as columns.
 
 import { Answer } from "./api.js";
 import { Columns, filterOf } from "./columns.js";
@@ -6,7 +6,7 @@ import { chip, ends, foldButton, labels, nameButton, showBox } from "./runs.js";
 import { bySearch, listed, state, update } from "./state.js";
 import { button, checkbox, counted, csv, html, isMissing, matcher, Menu, save, searchBox } from "./util.js";
 
-const AT_FIRST = 200; // rows
+const AT_FIRST = 200; // number of rows that are shown at first
 const answer = new Answer("table", 5000);
 const columns = new Columns();
 let most = AT_FIRST, wanted = "", received = null;
@@ -34,7 +34,7 @@ function sorted() {
     return Number.isFinite(difference) ? difference : String(x).localeCompare(String(y), undefined, { numeric: true });
   };
   const rows = columns.rows(listed()).filter(matches).map((row) => [row, column.value(row)]).sort(([a, x], [b, y]) => {
-    if (isMissing(x) || isMissing(y)) return isMissing(x) - isMissing(y); // missing ones are last, in either order
+    if (isMissing(x) || isMissing(y)) return isMissing(x) - isMissing(y); // missing values come last in either order
     return (isDescending ? order(y, x) : order(x, y)) || order(a.run.id, b.run.id);
   });
   return { rows: rows.map(([row]) => row), unknown };
@@ -56,7 +56,8 @@ function row(each, shown) {
       special[column.key]?.(run) ?? column.text(each)}</td>`)}</tr>`;
 }
 
-// The rows, and above the trials of a search its own; they are hidden until it is opened, or something is looked for.
+// The rows, with a row for each search above its trials. The trials are hidden until the search is opened or the table is
+// filtered.
 function folded(rows, shown) {
   return bySearch(rows, ({ run }) => run.search).flatMap(({ search, items }) => {
     const isOpen = search === null || state.unfolded.includes(search) || state.where.trim() !== "";

@@ -1,11 +1,11 @@
-// The window's title: which runs ended since the page was last looked at.
+// The window's title, which shows the runs that have ended since the user last looked at the page.
 
 import { AT_WORK, refresh, state, update } from "./state.js";
 import { button, counted } from "./util.js";
 
 const FAILED = ["failed", "killed"];
 const before = new Map(); // run id -> state
-let ended = []; // the newest first
+let ended = []; // newest first
 
 export function noteEnds(runs) {
   for (const run of runs) {
@@ -35,7 +35,7 @@ export function Title() {
   return run && button(`link ${run.state}`, text(), () => { ended = []; update({ view: "run", run: run.id }); });
 }
 
-// The news was seen once the user comes back, or does something.
+// The user has seen the news after coming back to the page or doing something on it.
 function clear(event) {
   if (!ended.length || event.target.closest?.("#news")) return;
   ended = [];

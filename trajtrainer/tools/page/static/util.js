@@ -1,4 +1,4 @@
-// Elements, numbers and times. Text from files goes into text nodes only, never into markup.
+// Helpers for elements, numbers and times. Text from files only goes into text nodes, never into markup.
 
 import { Component, createRef, h, render } from "./preact/preact.js";
 import htm from "./preact/htm.js";
@@ -26,7 +26,7 @@ export function decoded(name) {
   try { return decodeURIComponent(name); } catch { return name; }
 }
 
-// Of a search box: whether a text has all of its words.
+// Returns a function for the text of a search box: whether each word of the search occurs in one of the given texts.
 export function matcher(search) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   return (...texts) => words.every((word) => texts.some((text) => text.toLowerCase().includes(word)));
@@ -53,14 +53,14 @@ export function bytes(size) {
   return `${+size.toPrecision(3)} ${units[unit]}`;
 }
 
-// The server's clock: file times are compared with it, not with the browser's.
+// How far the server's clock is ahead of the browser's, in seconds. Times of files are compared with the server's clock.
 let ahead = 0;
 
 export function setClock(now) {
   ahead = now - Date.now() / 1000;
 }
 
-// Texts that change by themselves as time passes.
+// Texts that are updated as time passes.
 const MOVING = {
   ago: (seconds) => (seconds < 10 ? "just now" : `${duration(seconds).replace(/ \d+ s$/, "")} ago`),
   for: (seconds) => duration(Math.floor(seconds)),
@@ -85,8 +85,8 @@ setInterval(() => {
   }
 }, 1000);
 
-// A command, and a button that copies it. Pages that are neither encrypted nor of this machine have no clipboard; there
-// the command is selected, and copied from there.
+// A command, and a button that copies it. Browsers give access to the clipboard only to pages that are encrypted or come
+// from this machine. On other pages, the command is selected and the selection is copied.
 export class Command extends Component {
   async copy(shown) {
     let isCopied = true;
@@ -117,7 +117,7 @@ export function csv(rows) {
   return rows.map((row) => row.map(cell).join(",") + "\r\n").join("");
 }
 
-// A spreadsheet would compute a text that begins like a formula.
+// A spreadsheet program would evaluate a text that starts like a formula.
 function cell(value) {
   if (typeof value !== "string") return value ?? "";
   const text = /^[=+@\t]/.test(value) ? `'${value}` : value;
@@ -128,7 +128,7 @@ export function fileName(...words) {
   return words.join("-").toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
 }
 
-// A button that opens a small form. It is made when it is opened, and closes with Escape or a click elsewhere.
+// A button that opens a small form. The form is created when it is opened, and Escape or a click elsewhere closes it.
 export class Menu extends Component {
   render({ label, name, make }, { isOpen }) {
     const close = ({ key, currentTarget }) => {
@@ -155,7 +155,7 @@ export function searchBox(label, text, oninput) {
     oninput=${(event) => oninput(event.currentTarget.value)} />`;
 }
 
-// `kind`: "plain" with a frame, "link" as a link.
+// `kind`: "plain" has a frame, "link" looks like a link.
 export function button(kind, text, onclick) {
   return html`<button type="button" class=${kind} onclick=${onclick}>${text}</button>`;
 }

@@ -1,4 +1,4 @@
-// Draws each chart once it comes into view, and shows the numbers under the pointer.
+// Draws each chart when it scrolls into view, and shows the values under the pointer.
 import { options, pointer, prepared } from "../../uplot/plot.js";
 
 const HEIGHT = 235;
@@ -11,7 +11,7 @@ class Chart {
     this.place = figure.querySelector(".plot");
     this.lines = JSON.parse(figure.querySelector("script").textContent);
     const tag = figure.querySelector("figcaption").textContent;
-    this.name = tag.slice(tag.indexOf("/") + 1, tag.indexOf("/") + 31); // of the values
+    this.name = tag.slice(tag.indexOf("/") + 1, tag.indexOf("/") + 31); // label of the value axis
   }
 
   draw() {
@@ -24,7 +24,7 @@ class Chart {
 
   resize() {
     const width = this.place.clientWidth;
-    if (!width) return; // in a section that is closed
+    if (!width) return; // in a collapsed section
     if (!this.#plot) this.draw();
     else if (width !== this.#plot.width) this.#plot.setSize({ width, height: HEIGHT });
   }
@@ -42,7 +42,7 @@ const seen = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
     seen.unobserve(target);
-    sizes.observe(target); // which calls at once, too
+    sizes.observe(target); // also calls its callback immediately, which draws the chart
   }
 }, { rootMargin: "300px" });
 for (const figure of charts.keys()) seen.observe(figure);

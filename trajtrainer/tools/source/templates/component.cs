@@ -1,16 +1,16 @@
 #if UNITY_5_3_OR_NEWER
 /// <summary>
-/// Lets an agent of ML-Agents act by this policy with Behavior Type Heuristic Only. It sees what CollectObservations
-/// adds, and no other sensor.
+/// Makes an ML-Agents agent act with this policy if its Behavior Type is Heuristic Only. It only sees the observations
+/// of CollectObservations, not those of other sensors.
 /// </summary>
 public sealed class <<name>>Heuristic : UnityEngine.MonoBehaviour
 {
-    /// <summary>Take the most likely action instead of drawing one.</summary>
+    /// <summary>Take the most likely action instead of sampling one.</summary>
     public bool Deterministic;
 
     /// <summary>
-    /// 1 allows a discrete action, 0 forbids it, branch after branch. Heuristic does not see what
-    /// WriteDiscreteActionMask forbids, so set it here, too. Null allows all.
+    /// 1 allows a discrete action, 0 forbids it, branch by branch. Heuristic does not see what
+    /// WriteDiscreteActionMask forbids, so set the mask here, too. Null allows all actions.
     /// </summary>
     public float[] Mask;
 
@@ -19,13 +19,13 @@ public sealed class <<name>>Heuristic : UnityEngine.MonoBehaviour
     readonly float[] memory = new float[<<name>>.MemorySize];
     readonly float[] random = new float[<<name>>.RandomSize];
 
-    /// <summary>Call it in OnEpisodeBegin.</summary>
+    /// <summary>Call this in OnEpisodeBegin.</summary>
     public void BeginEpisode()
     {
         Array.Clear(memory, 0, memory.Length);
     }
 
-    /// <summary>Call it in Heuristic.</summary>
+    /// <summary>Call this in Heuristic.</summary>
     public void Fill(Unity.MLAgents.Agent agent, Unity.MLAgents.Actuators.ActionBuffers actions)
     {
         var seen = agent.<<source>>();

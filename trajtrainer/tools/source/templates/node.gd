@@ -1,4 +1,4 @@
-# Lets an AIController of the Godot RL Agents plugin act by a policy, in the place of a model.
+# Makes an AIController of the Godot RL Agents plugin act with a policy, without an .onnx model.
 # Policy: <<behavior>>, <<policy>>, which was written with this file. Neither C# nor an extension is needed.
 # Add the node to the scene as a child of the AIController, and leave out the Sync node.
 #
@@ -7,12 +7,12 @@
 class_name <<policy>>Node
 extends Node
 
-## Physics frames for each decision. Set what the Sync node had in training; 8 is only its default.
+## Physics frames per decision. Use the value that the Sync node had in training; 8 is only its default.
 @export var action_repeat := 8
-## Take the most likely action instead of drawing one.
+## Take the most likely action instead of sampling one.
 @export var deterministic := true
 
-# Of each observation that is a picture; 0 for numbers.
+# Channels of each observation that is an image; 0 for numbers.
 const CHANNELS: Array[int] = <<channels>>
 
 var policy := <<policy>>.new()
@@ -52,7 +52,7 @@ func decide() -> void:
 	controller.set_action(actions(controller.get_action_space()))
 
 
-# The latest decision, by the keys of the action space and in their order.
+# The latest decision, with the keys of the action space and in their order.
 func actions(space: Dictionary) -> Dictionary:
 	var chosen := {}
 	var number := 0
@@ -78,7 +78,7 @@ static func numbers(value: Variant) -> PackedFloat32Array:
 	return found
 
 
-# From 0 to 1 and channel after channel, of the hexadecimal text of an image.
+# Converts the hexadecimal text of an image to numbers from 0 to 1, channel by channel.
 static func pixels(text: String, channels: int) -> PackedFloat32Array:
 	var bytes := text.hex_decode()
 	var count: int = bytes.size() / channels

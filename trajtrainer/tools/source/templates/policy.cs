@@ -2,7 +2,7 @@
 
 using System;
 
-/// <summary>Decides for up to this number of agents at a time. Each thread needs one of its own.</summary>
+/// <summary>Decides for up to maxAgents agents at a time. Each thread needs its own policy object.</summary>
 public sealed class <<name>>
 {
     public static readonly string[] Sensors = { <<names>> };
@@ -13,7 +13,7 @@ public sealed class <<name>>
     public const int MemorySize = <<program.memory_size>>;
     public const int RandomSize = <<program.random_size>>;
 
-    /// <summary>The latest decision, one agent after the other.</summary>
+    /// <summary>The latest decision, agent by agent.</summary>
     public readonly float[] Continuous;
     public readonly int[] Discrete;
 
@@ -28,12 +28,12 @@ public sealed class <<name>>
     }
 
     /// <summary>Writes the actions into Continuous and Discrete.</summary>
-    /// <param name="agents">How many.</param>
+    /// <param name="agents">Number of agents.</param>
     /// <param name="observations">One array per sensor.</param>
-    /// <param name="mask">Null allows all actions.</param>
-    /// <param name="memory">Of each agent, replaced by that after the decision; null if the policy has none.</param>
-    /// <param name="random">Null if deterministic.</param>
-    /// <param name="deterministic">Take the most likely action instead of drawing one.</param>
+    /// <param name="mask">The action mask; null allows all actions.</param>
+    /// <param name="memory">Memory of each agent, which is updated; null if the policy has no memory.</param>
+    /// <param name="random">Random numbers; null if deterministic.</param>
+    /// <param name="deterministic">Take the most likely action instead of sampling one.</param>
     public void Decide(
         int agents, float[][] observations, float[] mask, float[] memory, float[] random, bool deterministic)
     {
@@ -44,7 +44,7 @@ public sealed class <<name>>
 <<code>>
     }
 
-    /// <summary>Drops the oldest of an agent's stacked frames and appends the newest.</summary>
+    /// <summary>Drops the oldest of an agent's stacked frames and appends the newest one.</summary>
     public static void Stack(float[] stacked, float[] frame)
     {
         Array.Copy(stacked, frame.Length, stacked, 0, stacked.Length - frame.Length);

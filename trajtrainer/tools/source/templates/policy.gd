@@ -14,22 +14,22 @@ const RANDOM_SIZE := <<program.random_size>>
 
 <<tables>>
 
-# The latest decision, one agent after the other.
+# The latest decision, agent by agent.
 var continuous := PackedFloat32Array()
 var discrete := PackedInt32Array()
 
 var work := PackedFloat32Array()
 
 
-# Decides for up to this number of agents at a time. Each thread needs a policy of its own.
+# Decides for up to max_agents agents at a time. Each thread needs its own policy object.
 func _init(max_agents: int = 1) -> void:
 	work.resize(<<[1, program.workspace_size] | max>>)
 	continuous.resize(max_agents * CONTINUOUS_SIZE)
 	discrete.resize(max_agents * DISCRETE_SIZE)
 
 
-# Writes the actions into continuous and discrete. An empty mask allows all actions. memory is replaced by that after
-# the decision. random may be empty if deterministic, which takes the most likely action instead of drawing one.
+# Writes the actions into continuous and discrete. An empty mask allows all actions. memory is updated. random may be
+# empty if deterministic, which takes the most likely action instead of sampling one.
 func decide(
 	observations: Array[PackedFloat32Array],
 	mask: PackedFloat32Array,
@@ -47,7 +47,7 @@ func decide(
 <<code>>
 
 
-# Drops the oldest of an agent's stacked frames and appends the newest; begin an episode with zeros.
+# Drops the oldest of an agent's stacked frames and appends the newest one. Start an episode with zeros.
 static func stack(stacked: PackedFloat32Array, frame: PackedFloat32Array) -> void:
 	var kept := stacked.size() - frame.size()
 	for i in kept:

@@ -15,7 +15,7 @@
 #define <<macro>>_MEMORY <<program.memory_size>>
 #define <<macro>>_RANDOM <<program.random_size>>
 
-/* Room to compute in: one for each thread that decides. */
+/* Memory for intermediate results. Each thread that decides needs its own workspace. */
 typedef struct {
   float values[<<[1, program.workspace_size] | max>>];
 } <<name>>_workspace;
@@ -29,10 +29,10 @@ static inline float <<name>>_min(float a, float b) { return a < b ? a : b; }
  * Decides for several agents at once.
  *
  * observations   one array per sensor
- * mask           or NULL
- * memory         of each agent, replaced by that after the decision; NULL if the policy has none
- * random         or NULL if deterministic
- * deterministic  take the most likely action instead of drawing one
+ * mask           action mask, or NULL to allow all actions
+ * memory         memory of each agent, which is updated; NULL if the policy has no memory
+ * random         random numbers, or NULL if deterministic
+ * deterministic  take the most likely action instead of sampling one
  * continuous     receives <<program.continuous_size>> per agent
  * discrete       receives <<program.branches | length>> per agent
  */
@@ -42,7 +42,7 @@ static inline void <<name>>_decide(<<name>>_workspace *workspace, int agents, co
   float *const work = workspace->values;
 <<code>>
 
-/* Drops the oldest of an agent's stacked frames and appends the newest; begin an episode with zeros. */
+/* Drops the oldest of an agent's stacked frames and appends the newest one. Start an episode with zeros. */
 static inline void <<name>>_stack(float *stacked, int size, const float *frame, int frame_size) {
   memmove(stacked, stacked + frame_size, (size_t)(size - frame_size) * sizeof(float));
   memcpy(stacked + size - frame_size, frame, (size_t)frame_size * sizeof(float));

@@ -11,18 +11,18 @@ function decode(text) {
 
 <<tables>>
 
-/** What the agents see. */
+/** The agents' sensors. */
 export const sensors = <<sensors>>;
 
 /** Numbers per agent. */
 export const sizes = <<sizes>>;
 
-/** Decides for up to this number of agents at a time. Each worker needs one of its own. */
+/** Decides for up to this number of agents at a time. Each worker needs its own policy object. */
 export class Policy {
-  /** @param {number} agents at most */
+  /** @param {number} agents maximum number of agents */
   constructor(agents = 1) {
     this.work = new Float32Array(<<[1, program.workspace_size] | max>>);
-    /** The latest decision: arrays with one agent after the other. They are used again in the next one. */
+    /** The latest decision: arrays with the actions agent by agent. The next decision reuses them. */
     this.actions = {
       continuous: new Float32Array(agents * <<program.continuous_size>>),
       discrete: new Int32Array(agents * <<program.branches | length>>),
@@ -34,10 +34,10 @@ export class Policy {
 
   /**
    * @param {Float32Array[]} observations one array per sensor
-   * @param {Float32Array | null} mask null allows all actions
-   * @param {Float32Array | null} memory of each agent, replaced by that after the decision
-   * @param {Float32Array | null} random null if deterministic
-   * @param {boolean} deterministic take the most likely action instead of drawing one
+   * @param {Float32Array | null} mask action mask; null allows all actions
+   * @param {Float32Array | null} memory memory of each agent, which is updated
+   * @param {Float32Array | null} random random numbers; null if deterministic
+   * @param {boolean} deterministic take the most likely action instead of sampling one
    * @returns {{continuous: Float32Array, discrete: Int32Array, memory: Float32Array | null}}
    */
   decide(observations, mask = null, memory = null, random = null, deterministic = false) {
@@ -68,7 +68,7 @@ function expect(name, array, length) {
 }
 
 /**
- * Drops the oldest of an agent's stacked frames and appends the newest; begin an episode with zeros.
+ * Drops the oldest of an agent's stacked frames and appends the newest one. Start an episode with zeros.
  * @param {Float32Array} stacked
  * @param {Float32Array} frame
  */
