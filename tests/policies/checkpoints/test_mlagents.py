@@ -433,7 +433,7 @@ def test_a_policy_from_the_checkpoint_alone(shared_data: Path, name: str) -> Non
             behavior([vector(5)], 2, (3, 3)),
             r"2 continuous actions and the discrete branches \(3, 2\), expected 2 and \(3, 3\)",
         ),
-        (behavior([vector(6)], 2, (3, 2)), "first layer takes 5 numbers, 5 of them from vectors"),
+        (behavior([vector(6)], 2, (3, 2)), "first layer has 5 inputs, of which 5 are from vectors"),
         (behavior([vector(5), camera(3, 2, 2)], 2, (3, 2)), "camera"),
     ],
 )
