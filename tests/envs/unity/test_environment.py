@@ -75,7 +75,7 @@ def test_a_hanging_player_is_told_with_arguments() -> None:
         playing = in_background(lambda: [exchange(each) for each in (handshake(), header())])
         env = UnityEnvironment(base_port=port, timeout_wait=LIMIT_S)
         env.timeout_wait = 0.05
-        with pytest.raises(UnityTimeOutException, match=r"longer for a step needs a larger timeout_wait\."):
+        with pytest.raises(UnityTimeOutException, match=r"whose steps take longer needs a larger timeout_wait\."):
             env.reset()
         playing.result(LIMIT_S)
         env.close()
