@@ -362,7 +362,7 @@ def test_mistakes(tmp_path: Path) -> None:
                 run.epochs(steps)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match="max_epochs is 0"):
             run.epochs(100, 0)
-    with pytest.raises(SettingsError, match="Make a new object"), run:
+    with pytest.raises(SettingsError, match="Create a new object"), run:
         pass
     with pytest.raises(SettingsError, match=r"learn\(\): max_epochs is 0"):
         trajtrainer.learn(settings(), Lamp, max_epochs=0, results_dir=tmp_path, verbose=False)
