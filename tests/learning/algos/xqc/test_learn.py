@@ -84,6 +84,6 @@ def test_a_resumed_run_goes_on_with_its_experience_and_its_discount(tmp_path: Pa
 
 @pytest.mark.parametrize("elsewhere", [{}, {"actors": {"backend": "process", "count": 1}}], ids=["thread", "process"])
 def test_a_toy_task_is_learned_while_acting_goes_on(tmp_path: Path, elsewhere: dict[str, Any]) -> None:
-    run = learn(tmp_path, behaviors_settings(Toy=xqc(900, threaded=not elsewhere)) | elsewhere, "--env=sim:Toy")
+    run = learn(tmp_path, behaviors_settings(Toy=xqc(1400, threaded=not elsewhere)) | elsewhere, "--env=sim:Toy")
     assert run.exit_code == 0, run.output
     assert run.rewards("Toy")[-1] > 0.9
