@@ -154,8 +154,8 @@ def _rows(task: str, runs: dict[str, list[Run]]) -> Iterator[Row]:
 
 def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
     yield (
-        "| `config/quick/` | compared with | target reward | steps of the latter | steps of `config/quick/` | ratio of "
-        "steps | CPU seconds, latter → `config/quick/` | ratio of seconds |"
+        "| `config/quick/` | baseline | target reward | steps of the baseline | steps of `config/quick/` | ratio of "
+        "steps | CPU seconds, baseline → `config/quick/` | ratio of seconds |"
     )
     yield "| --- | --- | ---: | --- | --- | ---: | --- | ---: |"
     for task, runs in found.items():

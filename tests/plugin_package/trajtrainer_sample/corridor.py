@@ -1,4 +1,4 @@
-"""A scheme for environments: corridor:LENGTH is a corridor of so many cells with a reward at its end."""
+"""A scheme for environments: corridor:LENGTH is a corridor of LENGTH cells with a reward at its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(length: str, slip: float = 0.0) -> Corridor:
 
 
 def check(length: str) -> None:
-    """Say what is wrong with the name before anything is started."""
+    """Check the name before anything starts."""
     if not length.isdecimal() or int(length) < 2:
         raise SettingsError(f"--env corridor:{length}: expected corridor:LENGTH, with at least 2 cells.")
 

@@ -1,4 +1,4 @@
-"""A reward signal: pays for small actions, compared with the size that a small network expects."""
+"""A reward signal: rewards actions that are smaller than a small network predicts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trajtrainer.validators import positive
 
 @frozen
 class EffortSettings(RewardSignalSettings):
-    """``exponent`` of the size of actions; ``learning_rate`` of the network that expects them."""
+    """``exponent`` is applied to the size of the actions; ``learning_rate`` is that of the network that predicts it."""
 
     exponent: float = field(default=2.0, validator=positive)
     learning_rate: float = field(default=1e-3, validator=positive)
 
 
 class Effort(RewardSignal):
-    """Minus the size of the action, plus the size that the network expects of an agent with these observations."""
+    """Return the size of action that the network predicts for these observations, minus the actual size."""
 
     def __init__(self, spec: BehaviorSpec, settings: EffortSettings, device: torch.device) -> None:
         super().__init__("effort", gamma=settings.gamma, strength=settings.strength)

@@ -1,4 +1,4 @@
-"""An environment in columns: one agent that is paid for naming the color of a lamp, three times per episode."""
+"""An environment in columns: one agent is rewarded for naming the color of a lamp, three times per episode."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lamp:
     kill = close
 
     def _event(self, reward: float, *, ended: bool, is_reset: bool) -> EnvironmentEvent:
-        """The agent's next decision, after the end of the episode if it has ended."""
+        """Return the agent's next request for a decision, after the end of the episode if it has ended."""
         color, self._color = self._color, int(self._generator.integers(2))
         seen = np.eye(2, dtype=np.float32)[[color, self._color] if ended else [self._color]]
         rows = len(seen)

@@ -34,7 +34,7 @@ class ReinforceHyperparameters(Hyperparameters):
 
 
 class Reinforce(Algorithm):
-    """What followed an action, within its trajectory, compared with what follows on average."""
+    """Return the rewards that followed each action in its trajectory, minus the baseline."""
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]

@@ -8,12 +8,12 @@ from trajtrainer import CommandRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what can be typed behind the command's name."""
+    """Declare the command's arguments and options."""
     parser.add_argument("model", metavar="MODEL", help="a run, a checkpoint or an .onnx")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each sensor. The exit code 0 means that all went well."""
+    """Print a line for each sensor, and return the exit code 0."""
     from trajtrainer import load_policy  # here, because it takes a second, which --help does not need
 
     for sensor in load_policy(arguments.model).spec.observation_specs:
