@@ -17,9 +17,9 @@ from tests.tools.verify.games import Fault, Game, make_game, play, record
 from tests.tools.verify.planting import other_policy
 from trajtrainer.cli.main import main
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.tools.verify.likelihood import PlayedActions, figures
+from trajtrainer.tools.verify.likelihood import figures
 from trajtrainer.tools.verify.network import Answer, network_of_file
-from trajtrainer.tools.verify.verify import read_recording
+from trajtrainer.tools.verify.recording import PlayedActions, read_recording
 
 
 def verify(*arguments: str | Path) -> int:
@@ -77,7 +77,7 @@ def test_draws_that_are_cut_off_are_expected_nearer_to_the_mean() -> None:
     random = np.random.default_rng(4)
     mean = np.full((20_000, 1), 0.5, np.float32)
     raw = random.normal(mean, 3.0).astype(np.float32)
-    answer = Answer(np.tanh(mean), mean, np.full_like(mean, 3.0), 3.0, (), True)
+    answer = Answer(np.tanh(mean), np.stack([mean, np.full_like(mean, 3.0)]), 3.0, (), True)
     found = figures(
         answer, PlayedActions((raw.clip(-3.0, 3.0) / 3.0).astype(np.float32), np.zeros((20_000, 0), np.int64))
     )
@@ -309,8 +309,7 @@ def test_models_of_ml_agents_can_be_taken_apart(
     model = shared_data / "models" / f"{name}.onnx"
     found = network_of_file(model)
     random = np.random.default_rng(11)
-    shapes = [shape for shape in found.sensor_shapes if shape is not None]
-    sensors = [games.sensor_of(shape, f"s{number}") for number, shape in enumerate(shapes)]
+    sensors = [games.sensor_of(shape, f"s{number}") for number, shape in enumerate(found.shapes.values())]
     actions = (found.report.continuous_size, tuple(found.report.discrete_branches))
     game = make_game(random, lambda _: (sensors, {}), actions, drawn=True)
     demo = record(tmp_path / "a.demo", game, *play(game, model, Fault()))

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = flags.resolve_options(arguments)
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         # Late: torch is slow to import.
-        from trajtrainer.tools.importing.importing import ImportRequest, import_policy
+        from trajtrainer.tools.importing.importing import import_policy
         from trajtrainer.tools.importing.policy import HeadKind, Hints
 
         hints = Hints(
@@ -84,9 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
             bounds=arguments.clip,
             scores=None if arguments.scores is None else HeadKind(arguments.scores),
         )
-        fields = ("file", "statistics", "behavior", "output", "overwrite")
-        request = ImportRequest(hints=hints, **{name: getattr(arguments, name) for name in fields})
-        return import_policy(request, settings)
+        return import_policy(
+            arguments.file,
+            arguments.output,
+            settings,
+            hints,
+            statistics=arguments.statistics,
+            behavior=arguments.behavior,
+            overwrite=arguments.overwrite,
+        )
 
 
 def _bounds(text: str) -> tuple[float, float]:

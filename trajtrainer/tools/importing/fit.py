@@ -28,7 +28,7 @@ from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump
 from trajtrainer.tools.importing import policy as foreign
-from trajtrainer.tools.importing.onnx_model import PICTURE_RANK, ForeignModel
+from trajtrainer.tools.importing.onnx_model import ForeignModel
 from trajtrainer.tools.importing.policy import (
     ForeignActor,
     ForeignPolicy,
@@ -92,16 +92,13 @@ def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> li
     """Match each part with the sensor of the same name. A single part matches a single sensor, whatever its name is."""
     sensors, names = spec.observation_specs, [str(part.name) for part in parts]
     if parts[0].name is None:
-        return [_sensors(parts[0], spec, range(len(sensors)), hints, is_picture=len(parts[0].layers) > 0)]
+        return [_sensors(parts[0], spec, range(len(sensors)), hints)]
     if hints.statistics is not None:
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
     if sorted(found) != sorted(names):
         raise MismatchError(f"it sees {', '.join(map(repr, names))}, but these agents send {_seen(sensors)}")
-    return [
-        _sensors(part, spec, [found.index(name)], hints, is_picture=len(part.layers) > 0)
-        for name, part in zip(names, parts, strict=True)
-    ]
+    return [_sensors(part, spec, [found.index(name)], hints) for name, part in zip(names, parts, strict=True)]
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
@@ -122,26 +119,25 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         )
     if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
         raise MismatchError(f"values are for a single choice, but these agents make {actions.discrete_size}")
-    part, indices = Part(observed=found.shape), range(len(spec.observation_specs))
-    return _sensors(part, spec, indices, found.hints, is_picture=found.input_rank == PICTURE_RANK)
+    return _sensors(found.part, spec, range(len(spec.observation_specs)), found.hints)
 
 
-def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hints, *, is_picture: bool) -> Sensors:
+def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hints) -> Sensors:
     """Make the input part of a policy from these sensors."""
     seen = [spec.observation_specs[index] for index in indices]
     shapes = [tuple(map(int, sensor.shape)) for sensor in seen]
-    observed, scale = part.observed, part.scale
-    numbers = sum(map(math.prod, shapes))
+    observed, scale, is_picture = part.observed, part.scale, part.is_picture
+    numbers, sent = sum(map(math.prod, shapes)), f"but these agents send {_seen(seen)}"
     fitting = [shapes[0], (numbers,)] if len(shapes) == 1 else [(numbers,)]
     if observed is not None and observed not in fitting:
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
-        raise MismatchError(f"it sees {shape}, but these agents send {_seen(seen)}{hint}")
+        raise MismatchError(f"it sees {shape}, {sent}{hint}")
     if is_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MismatchError(f"it takes one image, but these agents send {_seen(seen)}")
+        raise MismatchError(f"it takes one image, {sent}")
     if not is_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MismatchError(f"it takes a single vector, but these agents send {_seen(seen)}")
+        raise MismatchError(f"it takes a single vector, {sent}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
     if has_images and scale is not None and hints.image_scale not in (None, scale):
         raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)")
@@ -154,15 +150,8 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
             "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
         )
     if statistics is not None and len(statistics.mean) != numbers:
-        raise MismatchError(f"the statistics have {len(statistics.mean)} numbers, but these agents send {_seen(seen)}")
-    return Sensors(
-        indices,
-        shapes,
-        is_picture=is_picture,
-        scale=1.0 if scale is None else scale,
-        statistics=statistics,
-        layers=part.layers,
-    )
+        raise MismatchError(f"the statistics have {len(statistics.mean)} numbers, {sent}")
+    return Sensors(indices, shapes, replace(part, scale=scale), statistics)
 
 
 def _with_bounds(head: Head, hints: Hints) -> Head:
@@ -223,7 +212,7 @@ def own_actor(
         raise CheckpointError(
             f"The {policy.trainer} cannot become a run: {reason}. It can only become a model for Unity: -o NAME.onnx."
         )
-    is_squashed = fitted.head.tanh_squash
+    is_squashed, usual = fitted.head.tanh_squash, NetworkSettings()
     network = NetworkSettings(
         normalize=statistics is not None,
         hidden_units=linears[0].out_features,
@@ -231,14 +220,11 @@ def own_actor(
         activation=_ACTIVATIONS[type(fitted.body.layers[1])],
         goal_conditioning_type=ConditioningType.NONE,
         use_sde=fitted.head.use_sde,
+        clip_actions=usual.clip_actions if is_squashed else 1.0,
+        clip_obs=usual.clip_obs if statistics is None else statistics.clip,
     )
-    if not is_squashed:
-        network = evolve(network, clip_actions=1.0)
-    if statistics is not None:
-        network = evolve(network, clip_obs=statistics.clip)
     with seeded(0):
-        conditional = fitted.head.conditional_sigma
-        actor = Actor(spec, network, conditional_sigma=conditional, tanh_squash=is_squashed)
+        actor = Actor(spec, network, conditional_sigma=fitted.head.conditional_sigma, tanh_squash=is_squashed)
     layers = actor.body.layers
     assert isinstance(layers, Mlp)
     for own, layer in zip(layers.linears, linears, strict=True):

@@ -4,7 +4,7 @@ import itertools
 import logging
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trajtrainer.core.errors import CheckpointError, SettingsError
@@ -34,52 +34,44 @@ logger = logging.getLogger(__name__)
 _MODEL = ".onnx"
 
 
-@dataclass(frozen=True, slots=True)
-class ImportRequest:
-    """The command line options of an import.
-
-    Attributes:
-        file: the other trainer's file.
-        hints: what the file does not contain, except for the statistics, which are in a separate file.
-        statistics: path of the file with the statistics.
-        behavior: name of the behavior; None if the environment has only one.
-        output: path of an ``.onnx`` file, or the folder of a new run.
-        overwrite: whether an existing ``.onnx`` may be replaced.
-    """
-
-    file: Path
-    hints: Hints
-    statistics: Path | None
-    behavior: str | None
-    output: Path
-    overwrite: bool
-
-    @property
-    def wants_run(self) -> bool:
-        """True if the output is a run instead of a model for Unity."""
-        return self.output.suffix != _MODEL
-
-
-def import_policy(request: ImportRequest, settings: RunSettings) -> int:
+def import_policy(
+    source: Path,
+    output: Path,
+    settings: RunSettings,
+    hints: Hints,
+    *,
+    statistics: Path | None,
+    behavior: str | None,
+    overwrite: bool,
+) -> int:
     """Import a policy, log what it is, and return the exit code.
 
     Args:
-        request: what to import, and where to write it.
+        source: the other trainer's file.
+        output: path of an ``.onnx`` file, or the folder of a new run.
         settings: settings of the environment.
+        hints: what the file does not contain, except for the statistics, which are in a separate file.
+        statistics: path of the file with the statistics.
+        behavior: name of the behavior; None if the environment has only one.
+        overwrite: whether an existing ``.onnx`` may be replaced.
 
     Raises:
         TrajtrainerError: a file or the environment does not exist, the policy does not match the agents, or required
             information is missing. In this case, nothing is written.
     """
+    wants_run = output.suffix != _MODEL
     with Preflight() as check:
-        check(_check_output, request)
+        if wants_run:
+            check(_check_folder, output)
+        else:
+            check(check_target, output, overwrite=overwrite)
         check(check_environment, settings.env_settings.env_path)
-        statistics = None if request.statistics is None else check(read_statistics, request.statistics)
-        hints = replace(request.hints, statistics=statistics)
-        found = check(read_policy, request.file, hints)
-        if request.wants_run and isinstance(found, ForeignModel):
+        if statistics is not None:
+            hints = replace(hints, statistics=check(read_statistics, statistics))
+        found = check(read_policy, source, hints)
+        if wants_run and isinstance(found, ForeignModel):
             check.errors.append(
-                CheckpointError(f"{request.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
+                CheckpointError(f"{source} cannot become a run, only another model: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
     looking = for_inference(settings)
@@ -89,27 +81,27 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         behaviors, _ = survey(environment, looking.env_settings.seed, lambda: stop.requested)
     if stop.requested:
         return stop.exit_code or INTERRUPTED
-    seen = _chosen(behaviors, request.behavior)
+    seen = _chosen(behaviors, behavior)
     try:
         if isinstance(found, ForeignModel):
-            write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), request.output)
+            write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), output)
         else:
             actor = fitted_actor(found, hints, seen.spec)
-            logger.info("%s is a %s, after %d steps.", request.file, found.trainer, found.step)
-            if request.wants_run:
+            logger.info("%s is a %s, after %d steps.", source, found.trainer, found.step)
+            if wants_run:
                 own, trainer = own_actor(found, actor, found.statistics or hints.statistics, seen.spec)
-                write_run(request.output, seen.name, found, own, trainer, settings)
+                write_run(output, seen.name, found, own, trainer, settings)
             else:
-                export_policy(actor, seen.spec, request.output)
+                export_policy(actor, seen.spec, output)
     except MismatchError as error:
         reason = shortened(str(error))
-        raise CheckpointError(f"{request.file} cannot be imported for {seen.name!r}: {reason}.") from error
+        raise CheckpointError(f"{source} cannot be imported for {seen.name!r}: {reason}.") from error
     has_names = isinstance(found, ForeignPolicy) and found.has_names
     if hints.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
             "NormalizeObservation). They are assumed not to be. If they were, %s.",
-            request.file,
+            source,
             "this policy cannot be imported" if has_names else "give --statistics",
         )
     sensors = seen.spec.observation_specs
@@ -118,18 +110,15 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         ranges = zip([0, *ends], ends, sensors, strict=False)
         order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
         logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", order)
-    logger.info("Wrote %s.", request.output)
+    logger.info("Wrote %s.", output)
     return 0
 
 
-def _check_output(request: ImportRequest) -> None:
-    if not request.wants_run:
-        check_target(request.output, overwrite=request.overwrite)
-        return
-    check_run_id(request.output.name, "-o")
-    if request.output.exists() or not request.output.parent.is_dir():
-        found = "exists already" if request.output.exists() else "is in a folder that does not exist"
-        raise SettingsError(f"{request.output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
+def _check_folder(output: Path) -> None:
+    check_run_id(output.name, "-o")
+    if output.exists() or not output.parent.is_dir():
+        found = "exists already" if output.exists() else "is in a folder that does not exist"
+        raise SettingsError(f"{output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
 
 
 def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:

@@ -22,14 +22,12 @@ from trajtrainer.learning.nn.heads import choices_to_onnx
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.evaluate import graph_inputs
 from trajtrainer.policies.onnx.export import GraphBuilder, add_policy
+from trajtrainer.policies.onnx.faults import STANDARD_DOMAINS
 from trajtrainer.policies.onnx.inspect import check_model, read_model
 from trajtrainer.policies.onnx.unity_names import Report
-from trajtrainer.tools.importing.policy import HeadKind, Hints, Sensors, best_to_onnx
+from trajtrainer.tools.importing.policy import IMAGE_RANK, HeadKind, Hints, Part, Sensors, best_to_onnx
 
-_STANDARD_DOMAINS = ("", "ai.onnx")
 _NAMESPACE: Final = "network/"
-PICTURE_RANK: Final = 4
-"""Number of dimensions of a batch of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +37,13 @@ class ForeignModel:
     Attributes:
         model: the ONNX model, without its state if that is unused.
         hints: the user's options.
-        input_rank: number of dimensions of the observation, including the batch.
-        shape: shape of the observation without the batch; None if it has unknown sizes.
+        part: the observation.
         state: shape of each part of the state, with -1 for the batch.
     """
 
     model: onnx.ModelProto
     hints: Hints
-    input_rank: int
-    shape: tuple[int, ...] | None
+    part: Part
     state: tuple[tuple[int, ...], ...]
 
     @property
@@ -74,9 +70,14 @@ def read_onnx_model(path: Path, hints: Hints) -> ForeignModel:
     if problems or model is None:
         raise CheckpointError(f"{path} cannot be imported: {shortened('; '.join(problems))}.")
     entry, *state = graph_inputs(model)
-    dims = [dim.dim_value for dim in entry.type.tensor_type.shape.dim]
-    shape = tuple(dims[1:]) if all(dims[1:]) else None
-    return ForeignModel(model, hints, len(dims), shape, tuple(filter(None, map(_layout, state))))
+    shape = _sizes(entry)[1:]
+    part = Part(observed=tuple(shape) if all(shape) else None, is_picture=len(shape) == IMAGE_RANK)
+    return ForeignModel(model, hints, part, tuple(filter(None, map(_layout, state))))
+
+
+def _sizes(value: onnx.ValueInfoProto) -> list[int]:
+    """Return the size of each dimension; 0 if it is unknown."""
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
 def _drop_unused_state(model: onnx.ModelProto) -> None:
@@ -102,7 +103,7 @@ def _drop_unused_state(model: onnx.ModelProto) -> None:
 
 def _layout(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     """Return the shape of a part of a state, with -1 for the batch; None if it is not one row per agent."""
-    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    sizes = _sizes(value)
     batch = sizes.index(0) if 0 in sizes else 0
     if not sizes or 0 in sizes[batch + 1 :] or any(size != 1 for size in sizes[:batch]):
         return None
@@ -129,7 +130,7 @@ def _obstacles(model: onnx.ModelProto) -> Iterator[str]:
             if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
                 more = ". Export what the actions are chosen from, before ArgMax" if what == "output" else ""
                 yield f"its {what} {value.name!r} is not of type float32{more}"
-    if inputs and len(inputs[0].type.tensor_type.shape.dim) < 2:
+    if inputs and len(_sizes(inputs[0])) < 2:
         yield f"its input {inputs[0].name!r} has no batch of observations as its first dimension"
     for value in inputs[1:] if has_state else ():
         if _layout(value) is None:
@@ -144,7 +145,7 @@ def _obstacles(model: onnx.ModelProto) -> Iterator[str]:
     if newer or not contract.MIN_OPSET <= opset <= known:
         more = f", where these operators are missing or differ: {', '.join(newer)}" if newer else ""
         yield f"its opset is {opset}, but Unity imports {contract.MIN_OPSET} to {newest}{more}"
-    foreign = {f"{node.domain}.{node.op_type}" for node in model.graph.node if node.domain not in _STANDARD_DOMAINS}
+    foreign = {f"{node.domain}.{node.op_type}" for node in model.graph.node if node.domain not in STANDARD_DOMAINS}
     if foreign:
         yield f"it has operators that are not part of the ONNX standard: {', '.join(sorted(foreign))}"
     if len(model.graph.sparse_initializer):
@@ -156,7 +157,7 @@ def _obstacles(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _opset(model: onnx.ModelProto) -> int:
-    return max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
+    return max((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), default=0)
 
 
 @dataclass(frozen=True, slots=True)

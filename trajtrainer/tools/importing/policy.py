@@ -106,12 +106,14 @@ class Part:
         observed: shape of the observation space; None if the file does not contain it.
         scale: the value that a byte of 255 had in training, in a vector or an image. It is 1 in Unity and in Gymnasium
             environments here. None if there are no bytes, or the file does not contain it.
+        is_picture: True if it is processed as an image. Otherwise the sensors are flattened and concatenated.
         layers: the layers that encode an image; empty for a vector.
     """
 
     name: str | None = None
     observed: tuple[int, ...] | None = None
     scale: float | None = None
+    is_picture: bool = False
     layers: nn.Sequential = field(default_factory=nn.Sequential)
 
 
@@ -147,34 +149,28 @@ class Sensors(nn.Module):
     Args:
         indices: indices of the sensors.
         shapes: shape of each sensor.
-        is_picture: True for a single sensor that is processed as an image; otherwise, the sensors are flattened and
-            concatenated.
-        scale: factor that the observations are multiplied by.
+        part: the input that they become. Without a scale, it is 1.
         statistics: normalization statistics for all numbers of the concatenated observations.
-        layers: layers that encode an image.
     """
 
     def __init__(
         self,
         indices: Sequence[int],
-        shapes: Sequence[Sequence[int]],
-        *,
-        is_picture: bool,
-        scale: float,
+        shapes: Sequence[tuple[int, ...]],
+        part: Part,
         statistics: ObservationStatistics | None,
-        layers: nn.Sequential,
     ) -> None:
         super().__init__()
         self.indices = indices
-        self.shapes = [tuple(map(int, shape)) for shape in shapes]
-        self.is_picture = is_picture
-        self.scale = scale
+        self.shapes = shapes
+        self.is_picture = part.is_picture
+        self.scale = 1.0 if part.scale is None else part.scale
         self.normalizer = None
         if statistics is not None:
             self.normalizer = Normalizer(len(statistics.mean), statistics.clip)
             self.normalizer.mean.copy_(statistics.mean)
             self.normalizer.variance.copy_(statistics.variance)
-        self.layers = layers
+        self.layers = part.layers
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:
         parts = [obs[index] for index in self.indices]
@@ -287,7 +283,6 @@ class ForeignActor(nn.Module):
 
 def action_head(head: Head, actions: ActionSpec) -> ActionHead:
     """Make the action head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
-    is_gaussian = head.kind in (HeadKind.MEANS, HeadKind.SQUASHED)
     make = GreedyHead if head.kind is HeadKind.VALUES else ActionHead
     with seeded(0):
         result = make(
@@ -298,7 +293,7 @@ def action_head(head: Head, actions: ActionSpec) -> ActionHead:
             clip_actions=1.0,
             use_sde=isinstance(head.log_sigma, Tensor) and len(head.log_sigma) > 1,
         )
-    if not is_gaussian:
+    if head.kind in (HeadKind.LOGITS, HeadKind.VALUES):
         result.discrete = head.layer
         return result
     result.mu, log_sigma = head.layer, head.log_sigma

@@ -70,10 +70,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
     data = _Data(archive)
     weights = Weights(load_tensors(io.BytesIO(archive.read(WEIGHTS))))
     place = next((name for name in _PLACES if weights.names(f"{name}.")), "")
-    prefixes = [place if part.name is None else f"{place}.extractors.{part.name}" for part in data.parts]
-    parts = [
-        replace(part, layers=_features(weights, prefix)) for part, prefix in zip(data.parts, prefixes, strict=True)
-    ]
+    parts = tuple(_with_layers(part, weights, place) for part in data.parts)
 
     def body(hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
         return activated(hidden, data.activation(activation, hints)) if hidden else []
@@ -84,7 +81,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
         layer, log_std = weights.linear("action_net"), weights.take("log_std")
         if log_std is None:
             head = Head(HeadKind.LOGITS, layer, branches=data.branches)
-        elif data.argument("squash_output", False):
+        elif data.arguments.get("squash_output", False):
             raise NoCheckpointError("it was trained with squash_output=True, which is not supported")
         else:
             head = Head(HeadKind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
@@ -94,7 +91,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
         noise = weights.take("actor.log_std")  # only with gSDE, which has no layer for the standard deviations
         if noise is None:
             head = Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
-        elif data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
+        elif data.arguments.get("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
             raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the only supported value")
         else:
             layer = weights.linear("actor.mu.0")
@@ -112,21 +109,27 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
         weights.finish()
         raise NoCheckpointError("it has no weights")
     weights.finish()
-    return ForeignPolicy(data.trainer, nn.Sequential(*layers), head, tuple(parts), step=data.step)
+    return ForeignPolicy(data.trainer, nn.Sequential(*layers), head, parts, step=data.step)
 
 
-def _features(weights: Weights, prefix: str) -> nn.Sequential:
-    """Return the layers of NatureCNN, or an empty sequence if the part has no such layers."""
+def _with_layers(part: Part, weights: Weights, place: str) -> Part:
+    """Return the part with the layers of NatureCNN, if it has such layers."""
+    prefix = place if part.name is None else f"{place}.extractors.{part.name}"
     if not weights.names(f"{prefix}."):
-        return nn.Sequential()
+        return part
     layers: list[nn.Module] = []
     for number, (kernel, stride) in enumerate(_NATURE_CNN):
         layers += [weights.convolution(f"{prefix}.cnn.{2 * number}", kernel, stride), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), weights.linear(f"{prefix}.linear.0"), nn.ReLU())
+    layers += [nn.Flatten(), weights.linear(f"{prefix}.linear.0"), nn.ReLU()]
+    return replace(part, is_picture=True, layers=nn.Sequential(*layers))
 
 
 class _Data:
     """The information about a model in ``data`` that can be read without unpickling.
+
+    Attributes:
+        trainer: description of the trainer.
+        arguments: the policy's arguments. Those that are not plain data are in their text form.
 
     Raises:
         NoCheckpointError: the policy's class, feature extractor or action space is not supported.
@@ -151,8 +154,8 @@ class _Data:
             )
         self.trainer = "TRPO of sb3-contrib" if _ONLY_TRPO in self._content else _MODULES[module]
         arguments = self._content.get("policy_kwargs")
-        self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
-        kind = str(self.argument("features_extractor_class", _EXTRACTORS[0]))
+        self.arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
+        kind = str(self.arguments.get("features_extractor_class", _EXTRACTORS[0]))
         if not any(kind.endswith(f"{name}'>") or kind == name for name in _EXTRACTORS):
             raise NoCheckpointError(f"its features_extractor_class is {kind}, expected one of {', '.join(_EXTRACTORS)}")
 
@@ -163,11 +166,7 @@ class _Data:
     @property
     def _has_arguments(self) -> bool:
         """True if the policy's arguments can be read without unpickling, as plain data or as text next to a pickle."""
-        return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
-
-    def argument(self, name: str, default: object) -> object:
-        """Return an argument of the policy, or its text form if it is not plain data."""
-        return self._arguments.get(name, default)
+        return ":serialized:" not in self.arguments or any(not name.startswith(":") for name in self.arguments)
 
     def activation(self, default: str, hints: Hints) -> str:
         """Return the name of the activation after each layer.
@@ -179,7 +178,7 @@ class _Data:
         Raises:
             NoCheckpointError: neither the file nor ``hints`` has the activation, or they contradict each other.
         """
-        text = str(self.argument("activation_fn", ""))
+        text = str(self.arguments.get("activation_fn", ""))
         match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text)
         found = default if self._has_arguments and not text else _CLASSES.get(match[1]) if match else None
         found = found or hints.activation
@@ -199,7 +198,7 @@ class _Data:
             if not self._has_arguments:
                 raise NoCheckpointError("its policy_kwargs are only pickled, so nothing says how it uses gSDE")
             shape = (layer.in_features, layer.out_features)
-            if self.argument("use_expln", False):
+            if self.arguments.get("use_expln", False):
                 log_std = torch.where(log_std <= 0, log_std, (torch.log1p(log_std.clamp(min=0)) + 1.0).log())
         if (
             log_std.dim() > 2
@@ -244,7 +243,7 @@ class _Data:
             return 255.0
         if not self._has_arguments:
             return None
-        return 1.0 if self.argument("normalize_images", True) else 255.0
+        return 1.0 if self.arguments.get("normalize_images", True) else 255.0
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor] | None:

@@ -48,10 +48,10 @@ def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
     """
     if isinstance(content, list | tuple) and content:
         content = content[0]
-    if isinstance(content, Mapping) and any(name in content for name in _OURS):
-        raise NoCheckpointError("this is a checkpoint of ML-Agents or trajtrainer. Use trajtrainer export")
     step, statistics = 0, None
     if isinstance(content, Mapping):
+        if any(name in content for name in _OURS):
+            raise NoCheckpointError("this is a checkpoint of ML-Agents or trajtrainer. Use trajtrainer export")
         step = content.get("iter", 0)
         step = step if isinstance(step, int) and 0 <= step < 2**62 else 0
         if isinstance(content.get(_NORMALIZER), Mapping):

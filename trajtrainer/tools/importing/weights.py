@@ -122,7 +122,7 @@ class Weights:
         check_tensors(content, set(), finite=True)
         self._left: dict[str, Tensor] = {name: value.to(torch.float32) for name, value in content.items()}
 
-    def names(self, prefix: str = "") -> list[str]:
+    def names(self, prefix: str) -> list[str]:
         """Return the names of the remaining tensors that start with ``prefix``."""
         return [name for name in self._left if name.startswith(prefix)]
 

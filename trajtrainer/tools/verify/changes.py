@@ -7,16 +7,18 @@ Shape legend: N decisions, O an observation's own shape, C continuous actions.
 import enum
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray
-from trajtrainer.tools.verify.network import Answer, MemoryHandling, Network, Question
+from trajtrainer.policies.onnx import contract
+from trajtrainer.tools.verify.network import Answer, Network
+from trajtrainer.tools.verify.recording import Question, RecordedDecisions
 
 _STACKING: Final = re.compile(r"StackingSensor_size(\d+)_")
 _MOST_REORDERED: Final = 5  # maximum number of sensors or actions for which all orders are tried
@@ -26,6 +28,23 @@ _VECTOR, _LIST, _PICTURE = 2, 3, 4  # number of dimensions of a sensor's column,
 # Observations in other units, such as bytes, degrees or centimeters. The inverse factors are also tried.
 _FACTORS: Final = (255.0, 180.0 / np.pi, 360.0, 180.0, 1000.0, 100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.5)
 Alter = Callable[[FloatArray], FloatArray]
+_FIRST, _LAST = "channels, height, width", "height, width, channels"
+_LAYOUTS: Final[Mapping[str, Alter]] = {
+    f"come as {_LAST}, but are read as {_FIRST}": lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
+    f"come as {_FIRST}, but are read as {_LAST}": lambda x: x.reshape(len(x), *x.shape[2:], x.shape[1]).transpose(
+        0, 3, 1, 2
+    ),
+    "have rows and columns swapped": lambda x: x.swapaxes(2, 3).reshape(x.shape),
+    "are upside down": lambda x: x[:, :, ::-1],
+    "are mirrored": lambda x: x[:, :, :, ::-1],
+    "are rotated by 180 degrees": lambda x: x[:, :, ::-1, ::-1],
+    "have their channels in reverse order (blue, green, red)": lambda x: x[:, ::-1],
+}
+_PIXEL_RANGES: Final[Mapping[str, Alter]] = {
+    "go from -1 to 1": lambda x: 2 * x - 1,
+    "go from 0.5 to 1": lambda x: np.float32(0.5) * (x + 1),
+    "are inverted: black is white": lambda x: 1 - x,
+}
 
 
 class Cause(enum.Enum):
@@ -45,7 +64,7 @@ class Cause(enum.Enum):
     ACTIONS = "order or scale of the actions"
 
 
-_ADVICE: Final = {
+ADVICE: Final = {
     Cause.SENSOR_ORDER: "Pass the sensors, and the numbers of each sensor, in the same order as in training (Unity "
     "sorts sensors by name).",
     Cause.STACKING: "Keep a stack for each agent, with the oldest frame first. Fill it with zeros when an episode "
@@ -71,7 +90,6 @@ class Change:
         text: a sentence that says what the game does.
         ask: converts the recorded question to what the network saw in the game.
         alter: converts the network's answer to what the game made of it.
-        memory: how the game handled the memory.
         network: the network in the game, if it is a different one.
         delay: number of decisions between an observation and the action based on it.
         scaled: the sensors with a different unit, and the factor.
@@ -79,103 +97,94 @@ class Change:
 
     cause: Cause
     text: str
-    ask: Callable[[Question], Question] | None = None
-    alter: Callable[[Answer], Answer] | None = None
-    memory: MemoryHandling = MemoryHandling.KEPT
+    ask: Callable[[Question], Question] = lambda question: question
+    alter: Callable[[Answer], Answer] = lambda answer: answer
     network: Network | None = None
     delay: int = 0
-    scaled: tuple[tuple[int, ...], float] | None = None
-
-    @property
-    def advice(self) -> str:
-        """Advice on how to fix this cause."""
-        return _ADVICE[self.cause]
+    scaled: tuple[tuple[int, ...], float] = ((), 1.0)
 
 
-def label_of(number: int, spec: ObservationSpec) -> str:
-    """Return the name of a sensor for messages."""
-    return f"sensor {number} ({spec.name!r})" if spec.name else f"sensor {number}"
+UNCHANGED: Final = Change(Cause.MODE, "")
 
 
-def changes_of(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
+def changes_of(network: Network, recording: RecordedDecisions) -> Iterator[Change]:
     """Yield all single changes, simplest first."""
-    labels = [label_of(number, spec) for number, spec in enumerate(specs)]
+    question, labels = recording.question, recording.labels
     yield Change(Cause.TIMING, "The game acts one decision late, on the previous observation.", delay=1)
     yield Change(Cause.TIMING, "The game acts two decisions late.", delay=2)
     yield Change(Cause.TIMING, "Each action was recorded with the observation after the one it is based on.", delay=-1)
     if network.memory_size:
-        never, always = MemoryHandling.NEVER_CLEARED, MemoryHandling.ALWAYS_CLEARED
-        yield Change(Cause.MEMORY, "The memory is not cleared when an episode starts.", memory=never)
-        yield Change(Cause.MEMORY, "The memory is empty at every decision.", memory=always)
+        never, always = np.arange(len(question)) == 0, np.ones_like(question.starts)
+        yield Change(Cause.MEMORY, "The memory is not cleared when an episode starts.", partial(replace, starts=never))
+        yield Change(Cause.MEMORY, "The memory is empty at every decision.", partial(replace, starts=always))
     for text, mask in _masks(question) if question.mask.any() else ():
         yield Change(Cause.MASK, f"The mask {text}.", partial(replace, mask=mask))
     yield from _normalizations(network, labels)
     yield from _actions(network)
     yield from _sensor_orders(question, labels)
-    for sensor, values in enumerate(question.obs):
-        for text, shown in _stacks(question, values, specs[sensor]):
+    for sensor, spec in enumerate(recording.spec.observation_specs):
+        for text, shown in _stacks(question, question.obs[sensor], spec.name):
             yield Change(Cause.STACKING, f"The frames of {labels[sensor]} {text}.", _showing(sensor, shown))
-    yield from _pictures(question, labels)
+    pictures = [sensor for sensor, values in enumerate(question.obs) if values.ndim == _PICTURE]
+    for cause, functions in ((Cause.PICTURES, _LAYOUTS), (Cause.SCALE, _PIXEL_RANGES)):
+        for text, function in functions.items():
+            for sensors, whose in _together_and_singly(pictures, labels):
+                yield Change(cause, f"The pictures of {whose} {text}.", _seen_as(dict.fromkeys(sensors, function)))
     yield from _scales(labels)
     for sensor, values in enumerate(question.obs):
         for text, order in _number_orders(values):
-            shown = np.take(values, order, axis=1)
-            yield Change(Cause.SENSOR_ORDER, f"In {labels[sensor]} {text}.", _showing(sensor, shown))
+            reordered = _seen_as({sensor: partial(np.take, indices=order, axis=1)})
+            yield Change(Cause.SENSOR_ORDER, f"In {labels[sensor]} {text}.", reordered)
 
 
 def _showing(sensor: int, values: FloatArray) -> Callable[[Question], Question]:
-    shown = np.ascontiguousarray(values, np.float32)
-    return lambda question: question.with_sensor(sensor, shown)
+    return lambda question: question.with_sensors({sensor: values})
 
 
-def _on_sensors(sensors: Sequence[int], function: Alter) -> Callable[[Question], Question]:
+def _seen_as(functions: Mapping[int, Alter]) -> Callable[[Question], Question]:
     def ask(question: Question) -> Question:
-        for sensor in sensors:
-            values = np.ascontiguousarray(function(question.obs[sensor]), dtype=np.float32)
-            question = question.with_sensor(sensor, values)
-        return question
+        return question.with_sensors({sensor: alter(question.obs[sensor]) for sensor, alter in functions.items()})
 
     return ask
 
 
-def _together_and_singly(sensors: Sequence[int], labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
+def _together_and_singly(sensors: Sequence[int], labels: Sequence[str]) -> Iterator[tuple[tuple[int, ...], str]]:
     """Yield all sensors together and, if there are several, each of them alone."""
-    for group in [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1):
+    for group in dict.fromkeys([tuple(sensors), *((each,) for each in sensors)]) if sensors else ():
         yield group, " and ".join(labels[each] for each in group)
+
+
+def _swaps(size: int) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield all orders with two elements swapped, with these elements."""
+    for first, second in itertools.combinations(range(size), 2):
+        order = list(range(size))
+        order[first], order[second] = second, first
+        yield first, second, order
 
 
 def _orders(size: int) -> Iterator[list[int]]:
     """Yield other orders: first all with two elements swapped, then, if there are only a few elements, all others."""
-    plain = list(range(size))
-    for first, second in itertools.combinations(plain, 2):
-        order = list(plain)
-        order[first], order[second] = second, first
+    for _, _, order in _swaps(size):
         yield order
-    for permutation in itertools.permutations(plain) if 2 < size <= _MOST_REORDERED else ():
+    for permutation in itertools.permutations(range(size)) if size <= _MOST_REORDERED else ():
         if sum(old != new for old, new in enumerate(permutation)) > 2:
             yield list(permutation)
 
 
 def _masks(question: Question) -> Iterator[tuple[str, BoolArray]]:
-    before = np.concatenate([np.zeros_like(question.mask[:1]), question.mask[:-1]])
-    before[question.starts] = False
+    before, _ = np.split(stack(question, question.mask, 2), 2, axis=1)
     yield "is ignored: all actions are allowed", np.zeros_like(question.mask)
     yield "is inverted: forbidden actions are allowed, and allowed ones forbidden", ~question.mask
     yield "is that of the previous decision", before
 
 
 def _normalizations(network: Network, labels: Sequence[str]) -> Iterator[Change]:
-    known = {sensor: each for sensor, each in network.normalizations.items() if sensor < len(labels)}
-    for sensors, whose in _together_and_singly(sorted(known), labels):
+    known = network.normalizations
+    for sensors, whose in _together_and_singly(sorted(set(known) & set(range(len(labels)))), labels):
         limit = known[sensors[0]].limit
-
-        def normalized(question: Question, sensors: Sequence[int] = sensors) -> Question:
-            for sensor in sensors:
-                question = question.with_sensor(sensor, known[sensor](question.obs[sensor]))
-            return question
-
         plain = network.without_normalization(sensors)
-        clipped = _on_sensors(sensors, partial(np.clip, a_min=-limit, a_max=limit))
+        clipped = _seen_as(dict.fromkeys(sensors, partial(np.clip, a_min=-limit, a_max=limit)))
+        normalized = _seen_as({sensor: known[sensor] for sensor in sensors})
         text = f"The observations of {whose} are"
         yield Change(Cause.NORMALIZATION, f"{text} not normalized.", network=plain)
         yield Change(Cause.NORMALIZATION, f"{text} clipped, but not normalized.", clipped, network=plain)
@@ -186,50 +195,49 @@ def _actions(network: Network) -> Iterator[Change]:
     size, branches = network.report.continuous_size, network.report.discrete_branches
 
     def ordered(answer: Answer, order: Sequence[int]) -> Answer:
-        mean, spread = (None if each is None else each[:, order] for each in (answer.mean, answer.spread))
-        return replace(answer, mode=answer.mode[:, order], mean=mean, spread=spread)
+        gaussian = None if answer.gaussian is None else answer.gaussian[..., order]
+        return replace(answer, mode=answer.mode[:, order], gaussian=gaussian)
 
     def limited(answer: Answer, limit: Alter) -> Answer:
-        return answer if answer.mean is None or answer.limit else replace(answer, mode=limit(answer.mean))
+        if answer.gaussian is None or answer.limit:
+            return answer
+        return replace(answer, mode=limit(answer.gaussian[0]))
 
     def rolled(answer: Answer, branch: int, shift: int) -> Answer:
-        found = list(answer.log_probs)
-        found[branch] = np.roll(found[branch], shift, axis=1)
+        found = (np.roll(each, shift * (k == branch), axis=1) for k, each in enumerate(answer.log_probs))
         return replace(answer, log_probs=tuple(found))
 
     def swapped(answer: Answer, order: Sequence[int]) -> Answer:
         return replace(answer, log_probs=tuple(answer.log_probs[each] for each in order))
 
-    def action(text: str, alter: Callable[[Answer], Answer]) -> Change:
-        return Change(Cause.ACTIONS, text, alter=alter)
+    def action(text: str, alter: Callable[..., Answer], **how: Any) -> Change:
+        return Change(Cause.ACTIONS, text, alter=partial(alter, **how))
 
     for order in _orders(size):
-        text = f"The continuous actions come in the order {', '.join(map(str, order))}."
-        yield action(text, partial(ordered, order=order))
+        yield action(f"The continuous actions come in the order {', '.join(map(str, order))}.", ordered, order=order)
     for column in range(size) if size > 1 else ():
         signs = np.where(np.arange(size) == column, -1.0, 1.0).astype(np.float32)
         yield times(signs, f"The continuous action {column} has the opposite sign.")
     if size:
         yield times(np.full(size, -1.0, np.float32), "The continuous actions have the opposite sign.")
         text = "The means of the actions are clipped at -1 and 1, not squashed (tanh), as in ML-Agents' exports of SAC."
-        yield action(text, partial(limited, limit=partial(np.clip, a_min=-1.0, a_max=1.0)))
+        yield action(text, limited, limit=partial(np.clip, a_min=-1.0, a_max=1.0))
         text = "The means of the actions are squashed (tanh), and the model clips them at -1 and 1."
-        yield action(text, partial(limited, limit=np.tanh))
+        yield action(text, limited, limit=np.tanh)
     for branch, (shift, how) in itertools.product(range(len(branches)), ((1, "high"), (-1, "low"))):
-        text = f"The discrete action of branch {branch} is one too {how}."
-        yield action(text, partial(rolled, branch=branch, shift=shift))
+        yield action(f"The discrete action of branch {branch} is one too {how}.", rolled, branch=branch, shift=shift)
     for order in _orders(len(branches)):
         if [branches[each] for each in order] == list(branches):
-            yield action(f"The branches come in the order {', '.join(map(str, order))}.", partial(swapped, order=order))
+            yield action(f"The branches come in the order {', '.join(map(str, order))}.", swapped, order=order)
 
 
 def times(factors: FloatArray, text: str) -> Change:
     """Return a change that multiplies continuous actions by these factors [C]."""
 
     def alter(answer: Answer) -> Answer:
-        mean = None if answer.mean is None else answer.mean * factors
-        spread = None if answer.spread is None else answer.spread * np.abs(factors)
-        return replace(answer, mode=np.clip(answer.mode * factors, -1.0, 1.0), mean=mean, spread=spread)
+        both = np.stack([factors, np.abs(factors)])[:, None]  # the spread stays positive
+        gaussian = None if answer.gaussian is None else answer.gaussian * both
+        return replace(answer, mode=np.clip(answer.mode * factors, -1.0, 1.0), gaussian=gaussian)
 
     return Change(Cause.ACTIONS, text, alter=alter)
 
@@ -245,8 +253,7 @@ def _sensor_orders(question: Question, labels: Sequence[str]) -> Iterator[Change
         if values[0].ndim == _VECTOR:  # concatenate all numbers, and split them by the sizes in the right order
             ends = np.cumsum([question.obs[each].shape[1] for each in group])[:-1]
             values = np.split(np.concatenate(values, axis=1), ends, axis=1)
-        obs = dict(enumerate(question.obs)) | dict(zip(group, values, strict=True))
-        return replace(question, obs=tuple(obs.values()))
+        return question.with_sensors(dict(zip(group, values, strict=True)))
 
     for group in groups.values():
         for order in _orders(len(group)):
@@ -270,21 +277,18 @@ def _number_orders(values: FloatArray) -> Iterator[tuple[str, Sequence[int]]]:
         yield "the numbers come in reverse order", plain[::-1].tolist()
     if size % 3 == 0:
         yield "y and z are swapped", plain.reshape(-1, 3)[:, [0, 2, 1]].ravel().tolist()
-    for one, other in itertools.combinations(range(size), 2) if size <= _MOST_SWAPPED else ():
-        swapped = plain.tolist()
-        swapped[one], swapped[other] = other, one
-        yield f"the numbers {one} and {other} are swapped", swapped
+    for one, other, order in _swaps(size) if size <= _MOST_SWAPPED else ():
+        yield f"the numbers {one} and {other} are swapped", order
 
 
-def _stacks(question: Question, values: FloatArray, spec: ObservationSpec) -> Iterator[tuple[str, FloatArray]]:
+def _stacks(question: Question, values: FloatArray, name: str) -> Iterator[tuple[str, FloatArray]]:
     """Yield wrong stacks of a sensor with stacked frames."""
-    frames = _frames_of(values, question, spec)
+    frames = _frames_of(values, question, name)
     if frames == 1:
         return
     size = values.shape[1] // frames
     newest, zeros = values[:, -size:], np.zeros_like(values[:, :-size])
-    late = np.concatenate([np.zeros_like(values[:1]), values[:-1]])
-    late[question.starts] = 0.0
+    late, _ = np.split(stack(question, values, 2), 2, axis=1)
     mixed = values.reshape(len(values), frames, size, *values.shape[2:]).swapaxes(1, 2).reshape(values.shape)
     yield "come in reverse order, the newest first", np.concatenate(np.split(values, frames, axis=1)[::-1], axis=1)
     yield "are not kept: those before the newest are zeros", np.concatenate([zeros, newest], axis=1)
@@ -297,8 +301,8 @@ def _stacks(question: Question, values: FloatArray, spec: ObservationSpec) -> It
 
 
 def stack(
-    question: Question, newest: FloatArray, frames: int, *, cleared: bool = True, padded: bool = False
-) -> FloatArray:
+    question: Question, newest: NDArray[Any], frames: int, *, cleared: bool = True, padded: bool = False
+) -> NDArray[Any]:
     """Stack observations [N, *O] with the previous ones along the first axis of O, oldest first as in Unity."""
     rows = np.arange(len(newest))
     begins = np.maximum.accumulate(np.where(question.starts, rows, 0)) if cleared else np.zeros_like(rows)
@@ -311,10 +315,10 @@ def stack(
     return np.concatenate(parts, axis=1)
 
 
-def _frames_of(values: FloatArray, question: Question, spec: ObservationSpec) -> int:
+def _frames_of(values: FloatArray, question: Question, name: str) -> int:
     """Return the number of frames that a sensor stacks, judging by its name or its values; 1 if it does not stack."""
     size = values.shape[1]
-    named = _STACKING.match(spec.name)
+    named = _STACKING.match(name)
     if named and int(named[1]) and size % int(named[1]) == 0:
         return int(named[1])
     inside = np.flatnonzero(~question.starts)
@@ -325,41 +329,10 @@ def _frames_of(values: FloatArray, question: Question, spec: ObservationSpec) ->
     return 1
 
 
-def _pictures(question: Question, labels: Sequence[str]) -> Iterator[Change]:
-    def from_channels_last(x: FloatArray) -> FloatArray:
-        count, channels, height, width = x.shape
-        return x.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
-
-    layouts: list[tuple[Cause, str, Alter]] = [
-        (
-            Cause.PICTURES,
-            "come as height, width, channels, but are read as channels, height, width",
-            lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
-        ),
-        (
-            Cause.PICTURES,
-            "come as channels, height, width, but are read as height, width, channels",
-            from_channels_last,
-        ),
-        (Cause.PICTURES, "have rows and columns swapped", lambda x: x.swapaxes(2, 3).reshape(x.shape)),
-        (Cause.PICTURES, "are upside down", lambda x: x[:, :, ::-1]),
-        (Cause.PICTURES, "are mirrored", lambda x: x[:, :, :, ::-1]),
-        (Cause.PICTURES, "are rotated by 180 degrees", lambda x: x[:, :, ::-1, ::-1]),
-        (Cause.PICTURES, "have their channels in reverse order (blue, green, red)", lambda x: x[:, ::-1]),
-        (Cause.SCALE, "go from -1 to 1", lambda x: 2 * x - 1),
-        (Cause.SCALE, "go from 0.5 to 1", lambda x: np.float32(0.5) * (x + 1)),
-        (Cause.SCALE, "are inverted: black is white", lambda x: 1 - x),
-    ]
-    numbers = [number for number, values in enumerate(question.obs) if values.ndim == _PICTURE]
-    for cause, text, function in layouts:
-        for sensors, whose in _together_and_singly(numbers, labels):
-            yield Change(cause, f"The pictures of {whose} {text}.", _on_sensors(sensors, function))
-
-
 def _scales(labels: Sequence[str]) -> Iterator[Change]:
     for sensor, label in enumerate(labels):
         text = f"The network sees only zeros of {label}, or numbers that are much too small."
-        yield Change(Cause.SCALE, text, _on_sensors([sensor], np.zeros_like))
+        yield Change(Cause.SCALE, text, _seen_as({sensor: np.zeros_like}))
     for factor in itertools.chain(_FACTORS, (1 / each for each in _FACTORS)):
         for sensors, _ in _together_and_singly(range(len(labels)), labels):
             yield scaled(sensors, labels, factor)
@@ -370,17 +343,19 @@ def scaled(sensors: Sequence[int], labels: Sequence[str], factor: float) -> Chan
     """Return a change that multiplies observations by a factor."""
     shown = f"{factor:.4g} times" if abs(factor) >= 1 or factor < 0 else f"1/{1 / factor:.4g} of"
     text = f"The network sees {shown} the observations of {' and '.join(labels[each] for each in sensors)}."
-    ask = _on_sensors(sensors, lambda x: x * np.float32(factor))
+    ask = _seen_as(dict.fromkeys(sensors, lambda x: x * np.float32(factor)))
     return Change(Cause.SCALE, text, ask, scaled=(tuple(sensors), factor))
 
 
-def refitted(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
+def refitted(network: Network, recording: RecordedDecisions) -> Iterator[Change]:
     """Yield changes that could explain why the model has other sensor shapes than the recording."""
-    wanted = [shape for shape in network.sensor_shapes if shape is not None]
+    question, labels = recording.question, recording.labels
     shapes = question.shapes
-    if len(wanted) != len(shapes) or len(wanted) != len(network.sensor_shapes):
+    names = [contract.observation_name(number) for number in range(len(shapes))]
+    names = list(network.shapes) if network.report.is_legacy else names
+    if len(names) != len(shapes) or network.shapes.keys() != set(names):
         return
-    labels = [label_of(number, spec) for number, spec in enumerate(specs)]
+    wanted = [network.shapes[name] for name in names]
     for order in itertools.permutations(range(len(shapes))) if len(shapes) <= _MOST_REORDERED else ():
         if [shapes[each] for each in order] == wanted and list(order) != sorted(order):
             text = f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}."

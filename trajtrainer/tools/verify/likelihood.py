@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.printable import counted
 from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.tools.verify.network import Answer
+from trajtrainer.tools.verify.recording import PlayedActions
 
 Doubles = NDArray[np.float64]
 
@@ -45,17 +46,6 @@ class Mode(enum.Enum):
     DETERMINISTIC = "deterministic"
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedActions:
-    """The actions of N decisions: f32 [N, C] within [-1, 1], i64 [N, K]."""
-
-    continuous: FloatArray
-    discrete: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.discrete)
-
-
 def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubles | None:
     """Return log-likelihoods per decision and action [N, C + K], or None if the model cannot act in this mode."""
     if mode is Mode.DETERMINISTIC:
@@ -68,9 +58,9 @@ def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubl
             equal = log_probs >= log_probs.max(axis=1, keepdims=True) - _LOG_TOLERANCE
             found[:, size + k] -= np.log(equal.sum(axis=1))  # any of the equally likely actions may be chosen
     else:
-        if not answer.is_sampled or (answer.spread is None and answer.mode.shape[1]):
+        if not answer.is_sampled or (answer.gaussian is None and answer.mode.shape[1]):
             return None
-        found = np.concatenate([_of_continuous(answer, actions), _of_discrete(answer, actions)], axis=1)
+        found = np.column_stack([_of_continuous(answer, actions), *_of_discrete(answer, actions)])
     mixed: Doubles = np.logaddexp(found, math.log(_EVEN) + evenly(answer))
     return mixed
 
@@ -84,15 +74,8 @@ def evenly(answer: Answer) -> Doubles:
 def matches(answer: Answer, actions: PlayedActions) -> BoolArray:
     """Return which actions are the model's most likely ones, bool [N, C + K]."""
     near = np.abs(actions.continuous - answer.mode) <= _TOLERANCE
-    best = [
-        each.max(axis=1) - _chosen(each, actions.discrete[:, k]) <= _LOG_TOLERANCE
-        for k, each in enumerate(answer.log_probs)
-    ]
-    return np.concatenate([near, np.stack(best, 1) if best else np.zeros((len(near), 0), np.bool_)], axis=1)
-
-
-def _chosen(log_probs: Doubles | FloatArray, chosen: NDArray[np.int64]) -> Doubles:
-    return np.take_along_axis(log_probs, chosen[:, None], 1)[:, 0].astype(np.float64)
+    pairs = zip(answer.log_probs, _of_discrete(answer, actions), strict=True)
+    return np.column_stack([near, *(each.max(axis=1) - chosen <= _LOG_TOLERANCE for each, chosen in pairs)])
 
 
 def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubles]:
@@ -107,31 +90,32 @@ def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubl
 
 
 def _of_continuous(answer: Answer, actions: PlayedActions) -> Doubles:
-    if not actions.continuous.shape[1]:
+    if answer.gaussian is None:  # there are no continuous actions
         return np.zeros(actions.continuous.shape)
-    assert answer.mean is not None
-    assert answer.spread is not None
+    mean, spread = answer.gaussian
     raw, beyond, change = _raw(answer, actions.continuous)
-    spread = np.maximum(answer.spread.astype(np.float64), 1e-6)
-    z = (raw - answer.mean) / spread
+    spread = np.maximum(spread.astype(np.float64), 1e-6)
+    z = (raw - mean) / spread
     inside = -0.5 * np.square(z) - np.log(spread) - _ROOT_TWO_PI + change
     tail = torch.special.log_ndtr(torch.from_numpy(-np.sign(raw) * z)).numpy()
-    return np.where(beyond, tail, inside)
+    found: Doubles = np.where(beyond, tail, inside)
+    return found
 
 
-def _of_discrete(answer: Answer, actions: PlayedActions) -> Doubles:
-    columns = [_chosen(each, actions.discrete[:, k]) for k, each in enumerate(answer.log_probs)]
-    return np.stack(columns, 1) if columns else np.zeros((len(actions), 0))
+def _of_discrete(answer: Answer, actions: PlayedActions) -> list[Doubles]:
+    rows = np.arange(len(actions))
+    return [each[rows, actions.discrete[:, k]].astype(np.float64) for k, each in enumerate(answer.log_probs)]
 
 
 def sampled(answer: Answer, random: np.random.Generator) -> PlayedActions:
     """Sample actions from the distributions."""
     continuous = answer.mode
-    if answer.mean is not None and answer.spread is not None:
-        raw = answer.mean + answer.spread * random.standard_normal(answer.mean.shape, np.float32)
+    if answer.gaussian is not None:
+        mean, spread = answer.gaussian
+        raw = mean + spread * random.standard_normal(mean.shape, np.float32)
         continuous = np.clip(raw / answer.limit, -1.0, 1.0) if answer.limit else np.tanh(raw)
     columns = [(each + random.gumbel(size=each.shape)).argmax(axis=1) for each in answer.log_probs]
-    discrete = np.stack(columns, 1) if columns else np.zeros((len(continuous), 0), np.int64)
+    discrete = np.column_stack([np.zeros((len(continuous), 0), np.int64), *columns])
     return PlayedActions(continuous.astype(np.float32), discrete)
 
 
@@ -183,26 +167,29 @@ class Figures:
 def figures(answer: Answer, actions: PlayedActions) -> Figures:
     """Compute the error of one or more decisions. The expected values are estimated from one sample per decision."""
     usual = sampled(answer, np.random.default_rng(0))
-    pairs: list[tuple[float | None, float | None]] = [(None, None), (None, None)]
-    if answer.spread is not None and actions.continuous.shape[1]:
-        pairs[0] = _deviations(answer, actions), _deviations(answer, usual)
-    if answer.log_probs and answer.is_sampled:
-        found, expected = (math.exp(_of_discrete(answer, each).clip(-30.0).mean()) for each in (actions, usual))
-        pairs[1] = found, expected
     return Figures(
         len(actions),
         float((~matches(answer, actions)).any(1).mean()),
         float(np.abs(actions.continuous - answer.mode).mean()) if actions.continuous.shape[1] else None,
-        *pairs[0],
-        *pairs[1],
+        _deviations(answer, actions),
+        _deviations(answer, usual),
+        _probability(answer, actions),
+        _probability(answer, usual),
     )
 
 
+def _probability(answer: Answer, actions: PlayedActions) -> float | None:
+    if not answer.log_probs or not answer.is_sampled:
+        return None
+    return math.exp(np.column_stack(_of_discrete(answer, actions)).clip(-30.0).mean())
+
+
 def _deviations(answer: Answer, actions: PlayedActions) -> float | None:
-    assert answer.mean is not None
-    assert answer.spread is not None
+    if answer.gaussian is None:
+        return None
+    mean, spread = answer.gaussian
     raw, beyond, _ = _raw(answer, actions.continuous)
-    z = (raw - answer.mean) / np.maximum(answer.spread, 1e-6)
+    z = (raw - mean) / np.maximum(spread, 1e-6)
     return None if beyond.all() else float(np.sqrt(np.square(z[~beyond]).mean()))
 
 

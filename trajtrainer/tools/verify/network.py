@@ -9,8 +9,7 @@ H memory size.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,51 +20,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.core.steps import BoolArray, FloatArray
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.policies.onnx import contract
-from trajtrainer.policies.onnx.inspect import inspect_graph, inspect_model
+from trajtrainer.policies.onnx.inspect import inspect_graph, read_model
 from trajtrainer.policies.onnx.policy import open_session, sensor_inputs, sensor_shapes
 from trajtrainer.policies.onnx.unity_names import Report
+from trajtrainer.tools.verify.recording import Question
 
 _NOISE: Final = "verified_noise"
 _BATCH: Final = 256
 _NORMALIZER: Final = ("Sub", "Div", "Clip")
 _DEFAULT_LIMIT: Final = 3.0  # ML-Agents clips raw continuous actions to this
-
-
-class MemoryHandling(enum.Enum):
-    """What the game does with an LSTM's memory between two decisions."""
-
-    KEPT = "kept"  # within an episode, which is correct
-    NEVER_CLEARED = "never cleared"
-    ALWAYS_CLEARED = "always cleared"
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The inputs of a policy in N consecutive decisions.
-
-    Attributes:
-        obs: observations per sensor, f32 [N, *O].
-        mask: bool [N, D], True = forbidden.
-        starts: bool [N], True for the first decision of an episode.
-    """
-
-    obs: tuple[FloatArray, ...]
-    mask: BoolArray
-    starts: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.mask)
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each sensor's observation."""
-        return [values.shape[1:] for values in self.obs]
-
-    def with_sensor(self, number: int, values: FloatArray) -> Question:
-        """Return the same question with other values of one sensor."""
-        return replace(self, obs=(*self.obs[:number], values, *self.obs[number + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +39,7 @@ class Answer:
 
     Attributes:
         mode: the deterministic actions, f32 [N, C], within [-1, 1].
-        mean, spread: mean and standard deviation of the Gaussians before actions are limited, f32 [N, C]; None if the
+        gaussian: mean and standard deviation of the Gaussians before actions are limited, f32 [2, N, C]; None if the
             model does not sample.
         limit: limit that raw actions are clipped to and divided by; 0 if they are squashed by tanh.
         log_probs: log-probabilities per branch, f32 [N, size].
@@ -82,17 +47,16 @@ class Answer:
     """
 
     mode: FloatArray
-    mean: FloatArray | None
-    spread: FloatArray | None
+    gaussian: FloatArray | None
     limit: float
     log_probs: tuple[FloatArray, ...]
     is_sampled: bool
 
     def at(self, rows: Any) -> Answer:
         """Return the distributions of some of the decisions."""
-        mean, spread = (None if each is None else each[rows] for each in (self.mean, self.spread))
+        gaussian = None if self.gaussian is None else self.gaussian[:, rows]
         log_probs = tuple(each[rows] for each in self.log_probs)
-        return replace(self, mode=self.mode[rows], mean=mean, spread=spread, log_probs=log_probs)
+        return replace(self, mode=self.mode[rows], gaussian=gaussian, log_probs=log_probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +80,29 @@ class Network:
     Args:
         model: the model to run, which is not changed.
         report: the report of the model's inspection.
-        name: name of the model for messages.
 
     Attributes:
         shapes: input -> shape [*O], for the sensors that the model reads.
         normalizations: number of the sensor -> its normalization.
+        memory_size: the memory size H; 0 without a memory.
 
     Raises:
         SettingsError: the package onnxruntime is not installed.
     """
 
-    def __init__(self, model: onnx.ModelProto, report: Report, name: str) -> None:
-        self.name = name
+    def __init__(self, model: onnx.ModelProto, report: Report) -> None:
+        self.name = str(report.path)
         self.report = report
+        self.memory_size = report.memory_size
         self.shapes: dict[str, tuple[Any, ...]] = sensor_shapes(report)
-        self.normalizations = {} if report.is_legacy else dict(_normalizations(model.graph))
+        self.normalizations = {} if report.is_legacy else dict(_normalizations(model.graph, self.shapes))
         self._model = model
         opened = onnx.ModelProto()
         opened.CopyFrom(model)
         graph = opened.graph
-        present = {output.name for output in graph.output}
+        present = {output.name: output for output in graph.output}
         wanted = (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS)
-        self._continuous = [str(name) for name in wanted if name in present]
+        self._continuous = [name for name in wanted if name in present]
         if report.is_legacy and report.continuous_size:
             self._continuous = [report.legacy_output(contract.CONTINUOUS_ACTIONS)]
         self._gaussian = _expose_gaussian(graph)
@@ -147,60 +112,37 @@ class Network:
         mode = contract.DETERMINISTIC_DISCRETE
         mode = mode if mode in present else contract.DISCRETE_ACTIONS
         self._choices = [] if self._logits or not report.discrete_branches else [mode]
-        memory = [contract.RECURRENT_OUT] if report.memory_size else []
-        outputs = [*self._continuous, *self._gaussian, *self._logits, *self._choices, *memory]
+        memory = [contract.RECURRENT_OUT] * bool(self.memory_size)
+        outputs = self._continuous + self._gaussian + self._logits + self._choices + memory
         self._outputs = list(dict.fromkeys(outputs))
-        kept = [output for output in graph.output if output.name in self._outputs]
-        hidden = [name for name in self._outputs if name not in present]
-        kept += [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in hidden]
+        hidden = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self._outputs}
+        values = [(hidden | present)[name] for name in self._outputs]
         del graph.output[:]
-        graph.output.extend(kept)
+        graph.output.extend(values)
         self._session = open_session(opened, report.path)
         self._inputs = frozenset(each.name for each in self._session.get_inputs())
 
-    @property
-    def memory_size(self) -> int:
-        """The memory size H; 0 without a memory."""
-        return self.report.memory_size
-
-    @property
-    def sensor_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Shape of each sensor up to the last one that the model reads; None for sensors that it does not read."""
-        if self.report.is_legacy:
-            return tuple(self.shapes.values())
-        numbers = {int(name.removeprefix(contract.OBSERVATION_PREFIX)): shape for name, shape in self.shapes.items()}
-        return tuple(numbers.get(number) for number in range(max(numbers, default=-1) + 1))
-
     def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Return whether the model accepts sensors with these shapes."""
-        if self.report.is_legacy:
-            named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
-            return {name: value.shape[1:] for name, value in named.items()} == self.shapes
-        wanted = self.sensor_shapes
-        return len(wanted) <= len(shapes) and all(
-            own is None or own == given for own, given in zip(wanted, shapes, strict=False)
-        )
+        named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
+        found = {name: value.shape[1:] for name, value in named.items()}
+        return found == self.shapes if self.report.is_legacy else self.shapes.items() <= found.items()
 
     def without_normalization(self, sensors: Sequence[int]) -> Network:
         """Return a copy of the network that does not normalize these sensors."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
-        replaced = {self.normalizations[sensor].output: contract.observation_name(sensor) for sensor in sensors}
-        for node in model.graph.node:
-            for place, name in enumerate(node.input):
-                node.input[place] = replaced.get(name, name)
-        return Network(model, self.report, self.name)
+        names = {self.normalizations[sensor].output: contract.observation_name(sensor) for sensor in sensors}
+        _rewire(model.graph.node, names)
+        return Network(model, self.report)
 
-    def answer(self, question: Question, memory: MemoryHandling = MemoryHandling.KEPT) -> Answer:
+    def answer(self, question: Question) -> Answer:
         """Return the distributions for all decisions. The sensors must have the shapes that the model takes.
 
         Raises:
             CheckpointError: the actions are NaN.
         """
-        if self.memory_size and memory is not MemoryHandling.ALWAYS_CLEARED:
-            begins = np.flatnonzero(question.starts) if memory is MemoryHandling.KEPT else np.zeros(1, np.int64)
-        else:
-            begins = np.arange(len(question))
+        begins = np.flatnonzero(question.starts) if self.memory_size else np.arange(len(question))
         # Process all sequences together, decision by decision, because each needs the memory of the previous decision.
         lengths = np.diff([*begins, len(question)])
         state = np.zeros((len(begins), self.memory_size), np.float32)
@@ -232,12 +174,12 @@ class Network:
     def _distributions(self, found: dict[str, NDArray[Any]]) -> Answer:
         rows, branches = len(next(iter(found.values()))), self.report.discrete_branches
         mode = np.zeros((rows, 0), np.float32)
-        mean = spread = None
-        limit = _DEFAULT_LIMIT
+        gaussian, limit = None, _DEFAULT_LIMIT
         if self._continuous:
             mode = np.clip(found[self._continuous[-1]], -1.0, 1.0)
             if self._gaussian:
-                mean, spread = (found[name] for name in self._gaussian)
+                gaussian = np.stack([found[name] for name in self._gaussian])
+                mean, spread = gaussian
                 limit = _limit(mean + spread, found[self._continuous[0]])
                 if contract.DETERMINISTIC_CONTINUOUS not in self._continuous:
                     mode = np.tanh(mean) if limit == 0 else np.clip(mean, -limit, limit) / limit
@@ -248,7 +190,7 @@ class Network:
             together = [found[name] for name in self._logits]
             parts = np.split(together[0], np.cumsum(branches)[:-1], axis=1) if self.report.is_legacy else together
             log_probs = [_log_softmax(part.astype(np.float64)) for part in parts] if branches else []
-        return Answer(mode, mean, spread, limit, tuple(log_probs), is_sampled=not self._choices)
+        return Answer(mode, gaussian, limit, tuple(log_probs), is_sampled=not self._choices)
 
 
 def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
@@ -262,12 +204,17 @@ def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
     scaled = [node for node in graph.node if normals[0].output[0] in node.input]
     if len(scaled) != 1 or scaled[0].op_type != "Mul":
         return []
-    for place, name in enumerate(scaled[0].input):
-        if name == normals[0].output[0]:
-            scaled[0].input[place] = _NOISE
+    _rewire(scaled, {normals[0].output[0]: _NOISE})
     graph.node.remove(normals[0])
     graph.input.append(helper.make_tensor_value_info(_NOISE, TensorProto.FLOAT, ["batch", "continuous"]))
     return [normals[0].input[0], scaled[0].output[0]]
+
+
+def _rewire(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    """Replace inputs of operators: name -> new name."""
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
 
 
 def _log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
@@ -283,35 +230,28 @@ def _limit(raw: FloatArray, given: FloatArray) -> float:
     return float(np.median(raw[inside] / given[inside])) if inside.any() else _DEFAULT_LIMIT
 
 
-def _normalizations(graph: onnx.GraphProto) -> Iterator[tuple[int, Normalization]]:
+def _normalizations(graph: onnx.GraphProto, sensors: Iterable[str]) -> Iterator[tuple[int, Normalization]]:
     constants = {each.name: each for each in graph.initializer}
     constants |= {
         node.output[0]: helper.get_attribute_value(node.attribute[0])
         for node in graph.node
         if node.op_type == "Constant" and node.attribute
     }
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    for value in graph.input:
-        number = value.name.removeprefix(contract.OBSERVATION_PREFIX)
-        if number == value.name or not number.isdecimal():
-            continue
+    for sensor in sensors:
         chain: list[onnx.NodeProto] = []
-        name = value.name
+        name = sensor
         for operator in _NORMALIZER:
-            found = [node for node in readers.get(name, []) if node.op_type == operator and node.input[0] == name]
-            if len(found) != 1:
-                break
-            chain += found
-            name = found[0].output[0]
+            found = [node for node in graph.node if node.op_type == operator and name in node.input[:1]]
+            if len(found) == 1:
+                chain += found
+                name = found[0].output[0]
         if len(chain) == len(_NORMALIZER) and all(node.input[1] in constants for node in chain[:2]):
             mean, deviation = (numpy_helper.to_array(constants[node.input[1]]) for node in chain[:2])
             clip = chain[2]  # the upper limit is an attribute or, in newer opsets, an input
             limits = [float(attribute.f) for attribute in clip.attribute if attribute.name == "max"]
             limits += [float(numpy_helper.to_array(constants[each])) for each in clip.input[2:3] if each in constants]
-            yield int(number), Normalization(mean, deviation, [*limits, float("inf")][0], name)
+            number = int(sensor.removeprefix(contract.OBSERVATION_PREFIX))
+            yield number, Normalization(mean, deviation, [*limits, float("inf")][0], name)
 
 
 def network_of_file(path: Path) -> Network:
@@ -321,20 +261,18 @@ def network_of_file(path: Path) -> Network:
         CheckpointError: the file is not a policy model, or the model has no actions.
         SettingsError: the package onnxruntime is not installed.
     """
-    report = inspect_model(path)
-    _check(report, str(path))
-    return Network(onnx.load(str(path), load_external_data=False), report, str(path))
+    report = Report(path)
+    return _inspected(read_model(report), report)
 
 
-def network_of_model(model: onnx.ModelProto, name: str) -> Network:
-    """Make the network of a model in memory. Raises the same errors as ``network_of_file``."""
-    report = Report(path=Path(name))
-    inspect_graph(model, report)
-    _check(report, name)
-    return Network(model, report, name)
+def network_of_model(model: onnx.ModelProto, path: Path) -> Network:
+    """Make the network of a model in memory, from the checkpoint ``path``. Raises the errors of ``network_of_file``."""
+    return _inspected(model, Report(path))
 
 
-def _check(report: Report, name: str) -> None:
+def _inspected(model: onnx.ModelProto | None, report: Report) -> Network:
+    if model is not None:
+        inspect_graph(model, report)
     problems = list(report.errors)
     own = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
@@ -342,5 +280,6 @@ def _check(report: Report, name: str) -> None:
             problems.append(f"it takes the input {tensor.name!r}, which only trainers before ML-Agents 1.4 export")
         elif tensor.name.startswith(own) and not all(isinstance(size, int) for size in tensor.shape[1:]):
             problems.append(f"it does not say the shape of {tensor.name}")
-    if problems:
-        raise CheckpointError(f"The model {name} cannot be used: {'; '.join(problems)}.")
+    if problems or model is None:
+        raise CheckpointError(f"The model {report.path} cannot be used: {'; '.join(problems)}.")
+    return Network(model, report)
