@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 ELEMENT = re.compile(r"@(\d+)\[")
 
 
+def with_point(number: str) -> str:
+    """Return a number in decimal form with a decimal point, which marks it as a float: "1.0e-05" for "1e-05"."""
+    mantissa, exponent, power = number.partition("e")
+    return (mantissa if "." in mantissa else mantissa + ".0") + exponent + power
+
+
 class ArrayRole(enum.Enum):
     """The role of an array. Arrays of the caller hold ``size`` numbers for each agent, agent by agent."""
 
