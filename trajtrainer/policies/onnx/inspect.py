@@ -183,7 +183,7 @@ def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluato
         return None, {}
     try:
         evaluator = GraphEvaluator(model, limited=True)
-        values = evaluator.try_out(batch=1)
+        values = evaluator.run(trial_inputs(model, batch=1))
     except Exception as error:  # Every operator raises its own exception class.
         if report.loads:  # Do not report the same problem twice.
             report.errors.append(
@@ -203,7 +203,7 @@ def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
         report.warnings.append(f"{', '.join(fixed)}: the file fixes the number of agents, so other numbers may fail")
         return
     try:
-        values = evaluator.try_out(batch=2)
+        values = evaluator.run(trial_inputs(evaluator.model, batch=2))
         short = [name for name in contract.PER_AGENT_OUTPUTS if name in values and len(values[name]) != 2]
     except Exception as error:
         report.errors.append(f"the model runs for one agent, but not for two: {first_line(error)}")

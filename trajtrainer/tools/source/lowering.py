@@ -195,8 +195,7 @@ class Lowering:
             make: returns the innermost statements, given the operands' places.
         """
         merged: list[tuple[int, list[int]]] = []
-        for axis, size in enumerate(shape):
-            strides = [steps[axis] for _, steps in operands]
+        for size, *strides in zip(shape, *(steps for _, steps in operands), strict=True):
             if size == 1:
                 continue
             if merged and all(outer == size * inner for outer, inner in zip(merged[-1][1], strides, strict=True)):
@@ -234,7 +233,7 @@ class Lowering:
         matrix: NDArray[np.float32],
         bias: NDArray[np.float32] | None,
         *,
-        name: str = "",
+        name: str,
         adds: bool = False,
     ) -> Body:
         """Apply a layer to one row: ``y = x @ matrix + bias``, or ``y += x @ matrix`` if ``adds`` is set.

@@ -339,7 +339,7 @@ def lstm(low: Lowering, node: Node, x: Value, *_: Value) -> Body:
     return body + low.nest((size,), [(start, (1,)) for start in (gates, cell_before, cell, hidden)], unit)
 
 
-# Functions of the program, the node and the node's inputs.
+# Functions of the program, the node, and the values of the node's inputs, without missing ones ("").
 OPERATORS: Final[dict[str, Callable[..., Body]]] = {
     **dict.fromkeys(EXPRESSIONS, expression),
     **dict.fromkeys(CHOICES, choice),
