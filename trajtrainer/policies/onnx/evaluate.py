@@ -67,10 +67,6 @@ class GraphEvaluator:
             values = self._evaluator.run(None, dict(inputs))
         return {output.name: np.asarray(value) for output, value in zip(self.model.graph.output, values, strict=True)}
 
-    def try_out(self, batch: int) -> dict[str, NDArray[Any]]:
-        """Run the model once on ``trial_inputs``."""
-        return self.run(trial_inputs(self.model, batch))
-
 
 def trial_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
     """Create zeros for every input, and masks that allow all actions.

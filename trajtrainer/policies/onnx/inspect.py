@@ -77,41 +77,36 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
 
 def read_model(report: Report) -> onnx.ModelProto | None:
     """Read the report's file. If that fails, add an error to the report and return None."""
-    path = report.path
+    found = _model_or_error(report.path)
+    if isinstance(found, str):
+        report.errors.append(found)
+        return None
+    return found
+
+
+def _model_or_error(path: Path) -> onnx.ModelProto | str:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-                report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, more than any policy needs")
-                return None
+                return f"the file has more than {_MAX_BYTES:,} bytes, more than any policy needs"
             content = file.read()
     except FileNotFoundError:
-        report.errors.append("the file does not exist")
-        return None
+        return "the file does not exist"
     except OSError as error:
-        report.errors.append(f"the file cannot be read: {error.strerror}")
-        return None
+        return f"the file cannot be read: {error.strerror}"
     if content.startswith(b"PK\x03\x04"):
-        report.errors.append("this is a zip archive, probably a checkpoint (.pt) and not an exported .onnx model")
-        return None
+        return "this is a zip archive, probably a checkpoint (.pt) and not an exported .onnx model"
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
     except DecodeError:
-        report.errors.append("this is not an ONNX model, or it is damaged: its content cannot be decoded")
-        return None
+        return "this is not an ONNX model, or it is damaged: its content cannot be decoded"
     if not model.graph.node or not model.opset_import:
-        what = "the file is empty" if not content else "this is not an ONNX model: it has no operators"
-        report.errors.append(what)
-        return None
-    if len(model.graph.node) > _MAX_OPERATORS:
-        report.errors.append(
-            f"the model has {len(model.graph.node):,} operators; no policy needs more than {_MAX_OPERATORS:,}, so it "
-            "was not run"
-        )
-        return None
+        return "this is not an ONNX model: it has no operators" if content else "the file is empty"
+    if (count := len(model.graph.node)) > _MAX_OPERATORS:
+        return f"the model has {count:,} operators; no policy needs more than {_MAX_OPERATORS:,}, so it was not run"
     if not all(isinstance(text, str) for text in _texts(model)):  # protobuf returns damaged text as bytes.
-        report.errors.append("this ONNX model is damaged: it contains text that cannot be decoded")
-        return None
+        return "this ONNX model is damaged: it contains text that cannot be decoded"
     return model
 
 
@@ -188,7 +183,7 @@ def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluato
         return None, {}
     try:
         evaluator = GraphEvaluator(model, limited=True)
-        values = evaluator.try_out(batch=1)
+        values = evaluator.run(trial_inputs(model, batch=1))
     except Exception as error:  # Every operator raises its own exception class.
         if report.loads:  # Do not report the same problem twice.
             report.errors.append(
@@ -208,7 +203,7 @@ def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
         report.warnings.append(f"{', '.join(fixed)}: the file fixes the number of agents, so other numbers may fail")
         return
     try:
-        values = evaluator.try_out(batch=2)
+        values = evaluator.run(trial_inputs(evaluator.model, batch=2))
         short = [name for name in contract.PER_AGENT_OUTPUTS if name in values and len(values[name]) != 2]
     except Exception as error:
         report.errors.append(f"the model runs for one agent, but not for two: {first_line(error)}")

@@ -205,11 +205,10 @@ def sensor_inputs(report: Report, obs: Sequence[NDArray[Any]]) -> dict[str, NDAr
     if not report.is_legacy:
         return {contract.observation_name(number): each for number, each in enumerate(obs)}
     vectors = [each for each in obs if each.ndim == 2]
-    pictures = [each for each in obs if each.ndim == 4]
-    lists = [each for each in obs if each.ndim == 3]
     named = {contract.LEGACY_VECTOR: np.concatenate(vectors, axis=1)} if vectors else {}
     names = sensor_shapes(report)
-    for prefix, sensors in ((contract.LEGACY_VISUAL_PREFIX, pictures), (contract.OBSERVATION_PREFIX, lists)):
+    for prefix, rank in ((contract.LEGACY_VISUAL_PREFIX, 4), (contract.OBSERVATION_PREFIX, 3)):
+        sensors = (each for each in obs if each.ndim == rank)
         named.update(zip((name for name in names if name.startswith(prefix)), sensors, strict=False))
     return named
 

@@ -271,14 +271,10 @@ def _constants(name: str, values: Values, report: Report) -> tuple[int, ...]:
 
 def _check_continuous(names: set[str], values: Values, report: Report) -> None:
     sampled, deterministic, shape = _CONTINUOUS
-    if not _are_complete(*_CONTINUOUS, names, report):
-        return
-    report.continuous_size = _constant(shape, values, report) or 0
-    for name in (sampled, deterministic):
-        if name in values and values[name].shape != (1, report.continuous_size):
-            report.errors.append(
-                f"{name!r} has the shape {values[name].shape} for one agent, but {shape} says {report.continuous_size}"
-            )
+    if _are_complete(*_CONTINUOUS, names, report):
+        size = report.continuous_size = _constant(shape, values, report) or 0
+        for name in (sampled, deterministic):
+            _check_actions(name, size, f"{shape} says {size}", values, report)
 
 
 def _check_discrete(names: set[str], values: Values, report: Report) -> None:
@@ -289,29 +285,35 @@ def _check_discrete(names: set[str], values: Values, report: Report) -> None:
     if report.is_legacy:
         _check_log_probs(sampled, shape, values, report)
         return
+    count = len(report.discrete_branches)
     for name in (sampled, deterministic):
-        if name not in values:
-            continue
-        value = values[name]
-        if value.shape != (1, len(report.discrete_branches)):
-            report.errors.append(
-                f"{name!r} has the shape {value.shape} for one agent, but there are "
-                f"{len(report.discrete_branches)} branches in {shape}"
-            )
-        if not np.issubdtype(value.dtype, np.integer):
-            report.errors.append(f"{name!r} is {value.dtype.name}; Unity expects integers and throws")
+        _check_actions(name, count, f"there are {count} branches in {shape}", values, report, np.integer, "integers")
 
 
 def _check_log_probs(name: str, shape: str, values: Values, report: Report) -> None:
     """Check the discrete actions of an ML-Agents 1.x model: log-probabilities f32 [N, D], from which Unity samples."""
     total = sum(report.discrete_branches)
+    expected = "log-probabilities in version 2"
+    _check_actions(name, total, f"{shape} says {total}", values, report, np.floating, expected)
+
+
+def _check_actions(
+    name: str,
+    size: int,
+    reason: str,
+    values: Values,
+    report: Report,
+    kind: type[Any] = np.generic,
+    expected: str = "",
+) -> None:
+    """Check that an output has the shape [1, size] for one agent, and elements of a kind."""
     if name not in values:
         return
     value = values[name]
-    if value.shape != (1, total):
-        report.errors.append(f"{name!r} has the shape {value.shape} for one agent, but {shape} says {total}")
-    if not np.issubdtype(value.dtype, np.floating):
-        report.errors.append(f"{name!r} is {value.dtype.name}; Unity expects log-probabilities in version 2 and throws")
+    if value.shape != (1, size):
+        report.errors.append(f"{name!r} has the shape {value.shape} for one agent, but {reason}")
+    if not np.issubdtype(value.dtype, kind):
+        report.errors.append(f"{name!r} is {value.dtype.name}; Unity expects {expected} and throws")
 
 
 def _are_complete(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:

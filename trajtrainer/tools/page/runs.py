@@ -237,24 +237,21 @@ class RunView:
 
     def files(self) -> list[dict[str, Any]]:
         """Return the files that can be downloaded."""
-        found: list[dict[str, Any]] = []
         folder, parts = self.saved.folder, self.saved.parts
-        places: list[Parts] = [(), *((each.name,) for each in folder.folders(parts))]
-        listing = [(place, entry) for place in places for entry in folder.list((*parts, *place))]
-        for before, entry in listing:
-            if entry.is_folder or entry.name.startswith("."):
-                continue
-            step = _NUMBERED.search(entry.name)
-            found.append(
-                {
-                    "path": "/".join((*before, entry.name)),
-                    "folder": "/".join(before),
-                    "size": entry.size,
-                    "changed": entry.changed,
-                    "step": int(step[1]) if step else None,
-                }
-            )
-        return found[:_MAX_FILES]
+        inner = [each.name for each in folder.folders(parts)]
+        listing = [("", "", entry) for entry in folder.list(parts)]
+        listing += [(name, f"{name}/", entry) for name in inner for entry in folder.list((*parts, name))]
+        files = [each for each in listing if not each[2].is_folder and not each[2].name.startswith(".")]
+        return [
+            {
+                "path": prefix + entry.name,
+                "folder": place,
+                "size": entry.size,
+                "changed": entry.changed,
+                "step": int(step[1]) if (step := _NUMBERED.search(entry.name)) else None,
+            }
+            for place, prefix, entry in files[:_MAX_FILES]
+        ]
 
     def version(self) -> tuple[Any, ...]:
         """Return a value that changes whenever ``details`` does, but is faster to compute."""

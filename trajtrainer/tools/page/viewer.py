@@ -282,10 +282,9 @@ class Viewer:
         return {run_id: known[run_id] for run_id in run_ids[:MOST_RUNS_AT_ONCE] if run_id in known}
 
     def _grouped(self, runs: Mapping[str, RunView]) -> list[tuple[str, list[str]]]:
-        found: dict[str, tuple[Mapping[str, Any], list[str]] | None] = {
-            run_id: self._try(run, partial(_settings_of, run), lambda: None) for run_id, run in runs.items()
-        }
-        known = [(run_id, *each) for run_id, each in found.items() if each is not None]
+        known: list[tuple[str, Mapping[str, Any], list[str]]] = []
+        for run in runs.values():
+            known += self._try(run, partial(_settings_of, run), list)
         return [(name, [known[number][0] for number in some]) for name, some in same_but_for_the_seed(known)]
 
     def _run(self, run_id: str) -> RunView:
@@ -313,9 +312,9 @@ class Viewer:
         return is_whole
 
 
-def _settings_of(run: RunView) -> tuple[Mapping[str, Any], list[str]]:
-    """Return the settings and behaviors that decide to which group a run belongs."""
-    return run.saved.configuration.flat, run.behavior_folders()
+def _settings_of(run: RunView) -> list[tuple[str, Mapping[str, Any], list[str]]]:
+    """Return the run's id, and the settings and behaviors that decide to which group it belongs."""
+    return [(run.saved.run_id, run.saved.configuration.flat, run.behavior_folders())]
 
 
 def _part(curves: BehaviorCurves, tag: str, most: int, span: tuple[float, float], *, by_time: bool) -> list[Series]:

@@ -2,71 +2,78 @@
 
 import json
 import re
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from trajtrainer.policies.checkpoints.saved_policies import Origin
-from trajtrainer.tools.source.printing import (
-    Braces,
-    Syntax,
-    about,
-    decimals,
-    identifier,
-    in_lines,
-    literal,
-    pascal_case,
-    safe,
-    weights,
-)
-from trajtrainer.tools.source.program import For, If, Let, Program, Set, Statement, Step
+from trajtrainer.tools.source.printing import Syntax, about, identifier, pascal_case, safe
+from trajtrainer.tools.source.program import Program
 from trajtrainer.tools.templates import fill
 
 _PACKAGE = "trajtrainer.tools.source"
 _C_MATH = ("exp", "log", "sqrt", "tanh", "sin", "cos", "pow", "floor", "ceil")
+_C_CASTS = {"float": "(float)(", "int": "(int)("}
 
 _CSHARP_MATH = ("Exp", "Log", "Sqrt", "Tanh", "Sin", "Cos", "Pow", "Floor", "Ceiling")
 _CSHARP = Syntax(
     functions={
         **{name.lower().removesuffix("ing"): f"(float)Math.{name}(" for name in _CSHARP_MATH},
         **{name.lower(): f"Math.{name}(" for name in ("Max", "Min", "Abs")},
-        "float": "(float)(",
-        "int": "(int)(",
+        **_C_CASTS,
     },
-    float_suffix="f",
+    table="    // {name}\n    static readonly float[] Weights{number} = {text};",
     weights="Weights{}",
+    float_suffix="f",
+    encoded='Decode("{}")',
+    outer_indent="    ",
 )
 _OF_COLLECT_OBSERVATIONS: Final = re.compile(r"(StackingSensor_size\d+_)?VectorSensor_size\d+")
 # All strings of an assembly together must not exceed 16 MB, at two bytes per character. A game may have many policies.
 _MOST_WEIGHTS_IN_STRINGS: Final = 50_000
-_JAVASCRIPT = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights="weights{}")
-_FLOAT_FUNCTIONS = ("max", "min", "abs", "floor", "ceil")
-_GDSCRIPT = Syntax(functions={name: f"{name}f(" for name in _FLOAT_FUNCTIONS}, float_suffix="", weights="weights{}")
+_JAVASCRIPT = Syntax(
+    functions={"float": "(", "int": "("},
+    table="// {name}\nconst weights{number} = {text};",
+    encoded='decode("{}")',
+    listed="new Float32Array([\n{}])",
+    let="let {} = {}",
+    loop="for (let {0} = 0; {0} < {1}; {0} += {2}) {{",
+    loop_by_one="for (let {0} = 0; {0} < {1}; {0}++) {{",
+)
+_GDSCRIPT = Syntax(
+    functions={name: f"{name}f(" for name in ("max", "min", "abs", "floor", "ceil")},
+    table="# {name}\nstatic var weights{number}: PackedFloat32Array = {text}",
+    comment="# {}",
+    encoded='Marshalls.base64_to_raw("{}").to_float32_array()',
+    listed="PackedFloat32Array([\n{}])",
+    let="var {}: float = {}",
+    end="",
+    loop="for {} in range(0, {}, {}):",
+    loop_by_one="for {} in {}:",
+    condition="if {}:",
+    otherwise="else:",
+    has_braces=False,
+    indent="\t",
+    outer_indent="\t",
+)
 _RANK_OF_PICTURES = 3
 
 
 def write_c(program: Program, origin: Origin) -> str:
     """Return the text of the C file."""
     name = f"policy_{identifier(origin.behavior)}".lower()
-    macro = name.upper()
     syntax = Syntax(
         functions={
             **{each: f"{each}f(" for each in _C_MATH},
             "abs": "fabsf(",
             "max": f"{name}_max(",
             "min": f"{name}_min(",
-            "float": "(float)(",
-            "int": "(int)(",
+            **_C_CASTS,
         },
-        float_suffix="f",
+        table=f"/* {{name}} */\nstatic const float {name}_weights{{number}}[{{size}}] = {{text}};",
         weights=f"{name}_weights{{}}",
+        comment="/* {} */",
+        float_suffix="f",
     )
-    statements = Braces(syntax, "float", "int", "/* {} */")
-    tables = []
-    for number, array, values in weights(program):
-        tables.append(f"/* {safe(array.name)} */" if array.name else "")
-        tables.append(f"static const float {name}_weights{number}[{array.size}] = {{")
-        tables.append(in_lines([f"{text}f" for text in decimals(values)]) + "};")
-    comment = about(program, origin, "C99 and C++", f"{name}_stack", " * ")
     arguments = {
         "mask": program.branches,
         "memory": program.memory_size,
@@ -78,31 +85,23 @@ def write_c(program: Program, origin: Origin) -> str:
     code += ["  const int has_mask = mask != 0;"] if program.branches else []
     code += [f"  (void){argument};" for argument, used in arguments.items() if not used]
     code += [f"  (void)observation{k};" for k in range(len(program.sensors))]
-    code.append("  for (int agent = 0; agent < agents; agent++) {")
-    code += [*statements.decision(program, 4), "  }", "}"]
-    parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
-    return fill(_PACKAGE, "policy.h", {"program": program, "name": name, "macro": macro, **parts})
+    code += [*syntax.decisions(program, "  "), "}"]
+    comment = about(program, origin, "C99 and C++", f"{name}_stack", " * ")
+    return _file("policy.h", syntax, program, code, name=name, macro=name.upper(), comment=comment)
 
 
 def write_csharp(program: Program, origin: Origin) -> str:
     """Return the text of the C# file."""
     name = f"Policy{identifier(origin.behavior)}"
-    statements = Braces(_CSHARP, "float", "int", step=4)
-    comment = about(program, origin, "C#", f"{name}.Stack", "// ")
-    tables = []
-    fits = sum(array.size for _, array, _ in weights(program)) <= _MOST_WEIGHTS_IN_STRINGS
-    for number, array, values in weights(program):
-        text = literal(values, 'Decode("{}")' if fits else "", "{{\n{}}}", "f")
-        head = f"    // {safe(array.name)}\n" if array.name else ""
-        tables.append(f"{head}    static readonly float[] Weights{number} = {text};")
+    fits = sum(array.size for array in program.arrays if array.values is not None) <= _MOST_WEIGHTS_IN_STRINGS
+    syntax = _CSHARP if fits else replace(_CSHARP, encoded="")
     code = [] if not program.memory_size else ['        Expect("memory", memory, agents * MemorySize);']
     code.append("        float[] work = this.work;")
     code += ["        float[] continuous = Continuous;"] if program.continuous_size else []
     if program.branches:
         code += ["        int[] discrete = Discrete;", "        bool has_mask = mask != null;"]
     code += [f"        float[] observation{k} = observations[{k}];" for k in range(len(program.sensors))]
-    code.append("        for (int agent = 0; agent < agents; agent++) {")
-    code += [*statements.decision(program, 12), "        }"]
+    code += syntax.decisions(program, "        ")
     sensor = program.sensors[0]
     found = _OF_COLLECT_OBSERVATIONS.fullmatch(sensor.name)
     if len(program.sensors) > 1 or found is None:
@@ -114,18 +113,12 @@ def write_csharp(program: Program, origin: Origin) -> str:
         source = "GetStackedObservations" if found[1] else "GetObservations"
         component = fill(_PACKAGE, "component.cs", {"name": name, "source": source})
     names = ", ".join(json.dumps(safe(sensor.name)) for sensor in program.sensors)
-    parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment, "component": component}
-    return fill(_PACKAGE, "policy.cs", {"program": program, "name": name, "names": names, **parts})
+    comment = about(program, origin, "C#", f"{name}.Stack", "// ")
+    return _file("policy.cs", syntax, program, code, name=name, names=names, comment=comment, component=component)
 
 
 def write_javascript(program: Program, origin: Origin) -> str:
     """Return the text of the JavaScript file."""
-    statements = Braces(_JAVASCRIPT, "let", "let")
-    comment = about(program, origin, "JavaScript", "stack()", " * ")
-    tables = []
-    for number, array, values in weights(program):
-        text = literal(values, 'decode("{}")', "new Float32Array([\n{}])")
-        tables.append((f"// {safe(array.name)}\n" if array.name else "") + f"const weights{number} = {text};")
     sensors = [{"name": sensor.name, "shape": list(sensor.shape), "size": sensor.size} for sensor in program.sensors]
     sizes = {
         "observations": [sensor.size for sensor in program.sensors],
@@ -136,61 +129,26 @@ def write_javascript(program: Program, origin: Origin) -> str:
         "random": program.random_size,
     }
     code = [f"    const observation{k} = observations[{k}];" for k in range(len(sensors))]
-    code.append("    for (let agent = 0; agent < agents; agent++) {")
-    code += [*statements.decision(program, 6), "    }"]
-    parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
-    return fill(_PACKAGE, "policy.mjs", {"program": program, "sensors": _json(sensors), "sizes": _json(sizes), **parts})
-
-
-def _json(value: object) -> str:
-    return json.dumps(value).replace("\u2028", "\\u2028")
+    code += _JAVASCRIPT.decisions(program, "    ")
+    comment = about(program, origin, "JavaScript", "stack()", " * ")
+    parts = {"sensors": json.dumps(sensors), "sizes": json.dumps(sizes), "comment": comment}
+    return _file("policy.mjs", _JAVASCRIPT, program, code, **parts)
 
 
 def write_gdscript(program: Program, origin: Origin) -> str:
     """Return the text of the GDScript file."""
-    comment = about(program, origin, "Godot 4", "stack()", "# ")
-    tables = []
-    for number, array, values in weights(program):
-        encoded = 'Marshalls.base64_to_raw("{}").to_float32_array()'
-        text = literal(values, encoded, "PackedFloat32Array([\n{}])")
-        head = f"# {safe(array.name)}\n" if array.name else ""
-        tables.append(f"{head}static var weights{number}: PackedFloat32Array = {text}")
     names = json.dumps([safe(sensor.name) for sensor in program.sensors], ensure_ascii=False)
     sizes = [sensor.size for sensor in program.sensors]
     code = [f"\tvar observation{k}: PackedFloat32Array = observations[{k}]" for k in range(len(sizes))]
-    code.append("\tfor agent in agents:")
-    code += _steps(program, program.common, 2)
-    code += ["\t\tif deterministic:", *_steps(program, program.deterministic, 3)]
-    code += ["\t\telse:", *_steps(program, program.sampled, 3)]
-    parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
+    code += _GDSCRIPT.decisions(program, "\t")
+    comment = about(program, origin, "Godot 4", "stack()", "# ")
     name = pascal_case(origin.behavior)
-    return fill(_PACKAGE, "policy.gd", {"program": program, "name": name, "names": names, "sizes": sizes, **parts})
+    return _file("policy.gd", _GDSCRIPT, program, code, name=name, names=names, sizes=sizes, comment=comment)
 
 
-def _steps(program: Program, steps: Iterable[Step], depth: int) -> list[str]:
-    lines = []
-    for step in steps:
-        lines += ["\t" * depth + f"# {safe(step.comment)}", *_body(program, step.body, depth)]
-    return lines
-
-
-def _body(program: Program, body: Iterable[Statement], depth: int) -> list[str]:
-    lines: list[str] = []
-    pad = "\t" * depth
-    for statement in body:
-        match statement:
-            case Let(name, value):
-                lines.append(f"{pad}var {name}: float = {_GDSCRIPT.expression(program, value)}")
-            case Set(target, value):
-                lines.append(f"{pad}{_GDSCRIPT.expression(program, target)} = {_GDSCRIPT.expression(program, value)}")
-            case For(name, stop, inner, step):
-                counts = str(stop) if step == 1 else f"range(0, {stop}, {step})"
-                lines += [f"{pad}for {name} in {counts}:", *_body(program, inner, depth + 1)]
-            case If(condition, then, otherwise):
-                lines += [f"{pad}if {_GDSCRIPT.expression(program, condition)}:", *_body(program, then, depth + 1)]
-                if otherwise:
-                    lines += [f"{pad}else:", *_body(program, otherwise, depth + 1)]
-    return lines
+def _file(template: str, syntax: Syntax, program: Program, code: list[str], **parts: object) -> str:
+    parts = {"program": program, "tables": syntax.tables(program), "code": "\n".join(code), **parts}
+    return fill(_PACKAGE, template, parts)
 
 
 def write_node(program: Program, origin: Origin) -> str:

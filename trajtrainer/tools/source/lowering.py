@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import ExportError
 from trajtrainer.learning.nn.graph import Node
-from trajtrainer.tools.source.program import Array, ArrayRole, For, Let, Program, Set, Statement
+from trajtrainer.tools.source.program import Array, ArrayRole, For, Let, Program, Set, Statement, with_point
 
 Body = list[Statement]
 
@@ -31,16 +31,14 @@ class Value:
     Attributes:
         shape: the shape, with size 1 on the axis ``agents``.
         agents: the agents' axis; None if the value does not depend on the agent.
-        array: the array that holds the value, in row-major order, starting at ``offset``. None for constants, which get
-            an array when they need one.
-        offset: index of the first element in the array.
+        place: the place of the first element; the others follow in row-major order. None for constants, which get a
+            place when they need one.
         constant: the elements of a constant.
     """
 
     shape: tuple[int, ...]
     agents: int | None = None
-    array: int | None = None
-    offset: int = 0
+    place: Place | None = None
     constant: NDArray[Any] | None = None
 
     @property
@@ -49,42 +47,31 @@ class Value:
         return int(np.prod(self.shape))
 
 
-class Position(NamedTuple):
-    """An index: ``offset`` plus the sum of variable * stride over all terms."""
+class Place(NamedTuple):
+    """The location of a number: an array and an index in it, or only an index.
 
+    The index is ``offset`` plus the sum of variable * stride over all terms.
+    """
+
+    array: int | None = None
     offset: int = 0
     terms: tuple[tuple[str, int], ...] = ()
 
-    def plus(self, offset: int, *terms: tuple[str, int]) -> Position:
-        """Return the position that is further by this offset and these terms."""
-        return Position(self.offset + offset, self.terms + terms)
+    def plus(self, offset: int, *terms: tuple[str, int]) -> Place:
+        """Return the place that is further by this offset and these terms."""
+        return Place(self.array, self.offset + offset, self.terms + terms)
 
     def __str__(self) -> str:
         parts = [name if stride == 1 else f"{name} * {stride}" for name, stride in self.terms if stride]
         if self.offset or not parts:
             parts.append(str(self.offset))
-        return " + ".join(parts)
-
-
-class ArrayPlace(NamedTuple):
-    """The location of numbers: an array and an index in it."""
-
-    array: int
-    at: Position = Position()
-
-    def plus(self, offset: int, *terms: tuple[str, int]) -> ArrayPlace:
-        """Return the place that is further by this offset and these terms."""
-        return ArrayPlace(self.array, self.at.plus(offset, *terms))
-
-    def __str__(self) -> str:
-        return f"@{self.array}[{self.at}]"
+        index = " + ".join(parts)
+        return index if self.array is None else f"@{self.array}[{index}]"
 
 
 def number(value: float) -> str:
     """Return the shortest text for a float32, with a decimal point, and in parentheses if it is negative."""
-    text = str(np.float32(value))
-    mantissa, exponent, power = text.partition("e")
-    text = (mantissa if "." in mantissa else mantissa + ".0") + exponent + power
+    text = with_point(str(np.float32(value)))
     return f"({text})" if text.startswith("-") else text
 
 
@@ -98,68 +85,64 @@ class Lowering:
 
     Args:
         program: the program to extend.
-        random: number of the array with uniform random numbers.
         columns: how to compute matrix products. If True, add one column of the weights after another to all outputs,
             which compilers turn into vector instructions. Otherwise, sum up four outputs at a time in local variables,
             which is faster with just-in-time compilers.
     """
 
-    def __init__(self, program: Program, *, random: int, columns: bool) -> None:
+    def __init__(self, program: Program, *, columns: bool) -> None:
         self.program = program
         self.values: dict[str, Value] = {}
-        self._random = random
+        self._random = program.add(Array(ArrayRole.RANDOM, 0))
         self._columns = columns
-        self._constants: dict[int, int] = {}  # id of a constant value -> its array
+        self._constants: dict[int, Place] = {}  # id of a constant value -> its place
         self._locals = itertools.count()
         self._loops = itertools.count()
 
     # -- values
 
-    def value(self, name: str) -> Value:
-        """Return the value with this name."""
-        return self.values[name]
-
     def constant(self, name: str) -> NDArray[Any] | None:
         """Return the numbers of a constant, or None if the value is not constant or is a missing input (``""``)."""
         return self.values[name].constant if name else None
 
-    def new(self, shape: Sequence[int], agents: int | None) -> Value:
-        """Create a value with a new array in the workspace."""
+    def define(self, name: str, shape: Sequence[int], agents: int | None) -> Place:
+        """Create a value with a new array in the workspace, and return its place."""
         shape = tuple(int(size) for size in shape)
-        array = self.program.add(Array(ArrayRole.SCRATCH, int(np.prod(shape))))
-        return Value(shape, agents, array)
+        place = self.scratch(int(np.prod(shape)))
+        self.values[name] = Value(shape, agents, place)
+        return place
 
-    def scratch(self, size: int) -> ArrayPlace:
-        """Create a place for numbers that are only needed within one step."""
-        return ArrayPlace(self.program.add(Array(ArrayRole.SCRATCH, size)))
+    def scratch(self, size: int) -> Place:
+        """Create a place for numbers in the workspace."""
+        return Place(self.program.add(Array(ArrayRole.SCRATCH, size)))
 
-    def random(self, size: int) -> ArrayPlace:
+    def random(self, size: int) -> Place:
         """Reserve uniform random numbers that no other operator reads, and return their place."""
+        begin = self.program.random_size
         self.program.random_size += size
-        return ArrayPlace(self._random, Position(self.program.random_size - size))
+        self.program.arrays[self._random] = Array(ArrayRole.RANDOM, self.program.random_size)
+        return Place(self._random, begin)
 
-    def weights(self, values: NDArray[Any], name: str) -> ArrayPlace:
+    def weights(self, values: NDArray[Any], name: str) -> Place:
         """Create a place for constant numbers."""
         flat = np.ascontiguousarray(values, np.float32).ravel()
-        return ArrayPlace(self.program.add(Array(ArrayRole.WEIGHTS, flat.size, name, flat)))
+        return Place(self.program.add(Array(ArrayRole.WEIGHTS, flat.size, name, flat)))
 
-    def place(self, value: Value) -> ArrayPlace:
-        """Return the place of a value's first element. A constant without an array gets one."""
-        array = value.array
-        if array is None:
-            assert value.constant is not None
-            array = self._constants.get(id(value))
-            if array is None:
-                name = next((name for name, other in self.values.items() if other is value), "")
-                array = self._constants[id(value)] = self.weights(value.constant, name).array
-        return ArrayPlace(array, Position(value.offset))
+    def place(self, value: Value) -> Place:
+        """Return the place of a value's first element. A constant without a place gets one."""
+        if value.constant is None:
+            assert value.place is not None
+            return value.place
+        if id(value) not in self._constants:
+            name = next(name for name, other in self.values.items() if other is value)
+            self._constants[id(value)] = self.weights(value.constant, name)
+        return self._constants[id(value)]
 
-    def read(self, value: Value, at: Position) -> str:
+    def read(self, value: Value, at: Place) -> str:
         """Return an expression that reads an element; a literal if the value is a constant with a single element."""
         if value.constant is not None and value.size == 1:
             return number(value.constant.item())
-        place = self.place(value)
-        return str(place.plus(at.offset, *at.terms))
+        return str(self.place(value).plus(at.offset, *at.terms))
 
     def local(self, prefix: str = "x") -> str:
         """Return a new name for a local variable."""
@@ -201,19 +184,18 @@ class Lowering:
     def nest(
         self,
         shape: Sequence[int],
-        operands: Sequence[tuple[Position, Sequence[int]]],
-        make: Callable[[list[Position]], Body],
+        operands: Sequence[tuple[Place, Sequence[int]]],
+        make: Callable[[list[Place]], Body],
     ) -> Body:
         """Return loops over all elements of a shape. Axes are merged into one loop if all operands are contiguous.
 
         Args:
             shape: the shape to loop over.
-            operands: start position and stride along each axis, for each operand.
-            make: returns the innermost statements, given the operands' positions.
+            operands: start and stride along each axis, for each operand.
+            make: returns the innermost statements, given the operands' places.
         """
         merged: list[tuple[int, list[int]]] = []
-        for axis, size in enumerate(shape):
-            strides = [steps[axis] for _, steps in operands]
+        for size, *strides in zip(shape, *(steps for _, steps in operands), strict=True):
             if size == 1:
                 continue
             if merged and all(outer == size * inner for outer, inner in zip(merged[-1][1], strides, strict=True)):
@@ -221,11 +203,11 @@ class Lowering:
             else:
                 merged.append((size, strides))
         variables = [self.loop() for _ in merged]
-        positions = [
+        places = [
             start.plus(0, *((name, strides[k]) for name, (_, strides) in zip(variables, merged, strict=True)))
             for k, (start, _) in enumerate(operands)
         ]
-        body = make(positions)
+        body = make(places)
         for name, (size, _) in zip(reversed(variables), reversed(merged), strict=True):
             body = [For(name, size, body)]
         return body
@@ -233,28 +215,25 @@ class Lowering:
     def copy(
         self,
         shape: Sequence[int],
-        source: ArrayPlace,
+        source: Place,
         from_strides: Sequence[int],
-        target: ArrayPlace,
+        target: Place,
         to_strides: Sequence[int],
     ) -> Body:
         """Copy all elements of a shape."""
-
-        def assign(at: list[Position]) -> Body:
-            return [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(source.array, at[0])))]
-
-        return self.nest(shape, [(source.at, from_strides), (target.at, to_strides)], assign)
+        operands = [(source, from_strides), (target, to_strides)]
+        return self.nest(shape, operands, lambda at: [Set(str(at[1]), str(at[0]))])
 
     # -- matrix products
 
     def linear(
         self,
-        x: ArrayPlace,
-        y: ArrayPlace,
+        x: Place,
+        y: Place,
         matrix: NDArray[np.float32],
         bias: NDArray[np.float32] | None,
         *,
-        name: str = "",
+        name: str,
         adds: bool = False,
     ) -> Body:
         """Apply a layer to one row: ``y = x @ matrix + bias``, or ``y += x @ matrix`` if ``adds`` is set.
@@ -268,12 +247,10 @@ class Lowering:
             adds: whether to add the result to ``y`` instead of replacing ``y``.
         """
         n, m = matrix.shape
-        start = None if bias is None else self.weights(bias, f"bias of {name}")
+        start = y if adds else None if bias is None else self.weights(bias, f"bias of {name}")
         if self._columns and m >= _UNROLLED:
             weights = self.weights(matrix, name)
-            body = []
-            if not adds:
-                body = self.zeros(y, m) if start is None else self.copy((m,), start, (1,), y, (1,))
+            body = self.zeros(y, m) if start is None else [] if adds else self.copy((m,), start, (1,), y, (1,))
             return body + self.add_columns(x, y, n, m, weights)
 
         blocks = m // _UNROLLED * _UNROLLED
@@ -281,15 +258,11 @@ class Lowering:
         packed = [matrix[:, k : k + _UNROLLED].ravel() for k in range(0, blocks, _UNROLLED)]
         weights = self.weights(np.concatenate([*packed, matrix[:, blocks:].T.ravel()]), name)
         body = []
-        for first, count, together in ((0, blocks, _UNROLLED), (blocks, m - blocks, 1)):
-            if not count:
-                continue
+        for first, count, together in _unrolled(m):
             j, i = self.loop(), self.loop()
             sums = [self.local("sum") for _ in range(together)]
             outputs = [str(y.plus(first + k, (j, 1))) for k in range(together)]
-            first_sums = outputs
-            if not adds:
-                first_sums = ["0.0" if start is None else str(start.plus(first + k, (j, 1))) for k in range(together)]
+            first_sums = ["0.0" if start is None else str(start.plus(first + k, (j, 1))) for k in range(together)]
             entry = self.local()
             inner: Body = [Let(entry, str(x.plus(0, (i, 1))))]
             for k, total in enumerate(sums):
@@ -299,13 +272,10 @@ class Lowering:
             body.append(For(j, count, block, together))
         return body
 
-    def add_columns(self, x: ArrayPlace, y: ArrayPlace, n: int, m: int, matrix: ArrayPlace) -> Body:
+    def add_columns(self, x: Place, y: Place, n: int, m: int, matrix: Place) -> Body:
         """Add the product of a row [n] and a matrix [n, m] to a row [m]."""
         body: Body = []
-        main = n // _UNROLLED * _UNROLLED
-        for first, count, together in ((0, main, _UNROLLED), (main, n - main, 1)):
-            if not count:
-                continue
+        for first, count, together in _unrolled(n):
             i, j = self.loop(), self.loop()
             entries = [self.local() for _ in range(together)]
             lets = [Let(name, str(x.plus(first + k, (i, 1)))) for k, name in enumerate(entries)]
@@ -315,9 +285,9 @@ class Lowering:
             body.append(For(i, count, [*lets, For(j, m, [Set(target, f"{target} + ({products})")])], together))
         return body
 
-    def zeros(self, y: ArrayPlace, size: int) -> Body:
+    def zeros(self, y: Place, size: int) -> Body:
         """Set ``size`` numbers to 0."""
-        return self.nest((size,), [(y.at, (1,))], lambda at: [Set(str(ArrayPlace(y.array, at[0])), "0.0")])
+        return self.nest((size,), [(y, (1,))], lambda at: [Set(str(at[0]), "0.0")])
 
     # -- errors
 
@@ -327,3 +297,9 @@ class Lowering:
             f"The policy cannot be written as source code: the operator {node.operator}{why} is not supported (it "
             f"computes {node.outputs[0]!r}). An .onnx does not have this limit."
         )
+
+
+def _unrolled(size: int) -> list[tuple[int, int, int]]:
+    """Split ``size`` steps into those that are computed together and the rest: begin, number, and step of each loop."""
+    main = size // _UNROLLED * _UNROLLED
+    return [loop for loop in ((0, main, _UNROLLED), (main, size - main, 1)) if loop[1]]

@@ -3,13 +3,14 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Final
 
 import numpy as np
 
 from trajtrainer.learning.nn.graph import Node
 from trajtrainer.tools.source import shapes
-from trajtrainer.tools.source.lowering import LOWEST, ArrayPlace, Body, Lowering, Position, Value, number, row_major
+from trajtrainer.tools.source.lowering import Body, Lowering, Place, Value, number, row_major
 from trajtrainer.tools.source.program import If, Let, Set
 
 SWISH: Final = "Swish"  # not an ONNX operator: x * sigmoid(x), which most networks use
@@ -51,23 +52,21 @@ _DEFAULTS: Final[dict[str, dict[str, float]]] = {
     "Selu": {"alpha": 1.67326319, "gamma": 1.05070102},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
 }
-CONDITIONS: Final = {"Less": "a < b", "Greater": "a > b"}
+# Condition, and the values if it is true and false.
+CHOICES: Final = {"Less": ("a < b", "1.0", "0.0"), "Greater": ("a > b", "1.0", "0.0"), "Where": ("a != 0.0", "b", "c")}
 
 _GATES: Final = 4
 RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Multinomial"})
 
 
-def elementwise(low: Lowering, node: Node, make: Callable[[str, list[str]], Body]) -> Body:
+def elementwise(low: Lowering, node: Node, values: Sequence[Value], make: Callable[[str, list[str]], Body]) -> Body:
     """Translate an element-wise operator. ``make`` returns statements that set the target, given the elements."""
-    values = [low.value(name) for name in node.inputs if name]
     shape, agents, strides = low.broadcast(node, values)
-    result = low.values[node.outputs[0]] = low.new(shape, agents)
-    target = low.place(result)
-    operands = [(target.at, row_major(shape)), *((Position(), steps) for steps in strides)]
+    target = low.define(node.outputs[0], shape, agents)
+    operands = [(target, row_major(shape)), *((Place(), steps) for steps in strides)]
 
-    def body(at: list[Position]) -> Body:
-        elements = [low.read(value, each) for value, each in zip(values, at[1:], strict=True)]
-        return make(str(ArrayPlace(target.array, at[0])), elements)
+    def body(at: list[Place]) -> Body:
+        return make(str(at[0]), [low.read(value, each) for value, each in zip(values, at[1:], strict=True)])
 
     return low.nest(shape, operands, body)
 
@@ -85,69 +84,56 @@ def fill_in(low: Lowering, expression: str, inputs: Sequence[str]) -> tuple[Body
     return lets, expression
 
 
-def expression(low: Lowering, node: Node) -> Body:
+def expression(low: Lowering, node: Node, *values: Value) -> Body:
     """Translate one of ``EXPRESSIONS``."""
-    attributes = _DEFAULTS.get(node.operator, {})
-    attributes = {name: node.attributes.get(name, default) for name, default in attributes.items()}
-    text = EXPRESSIONS[node.operator].format(**{name: number(value) for name, value in attributes.items()})
+    defaults = _DEFAULTS.get(node.operator, {}).items()
+    attributes = {name: number(node.attributes.get(name, default)) for name, default in defaults}
+    return written(low, node, values, EXPRESSIONS[node.operator].format(**attributes))
+
+
+def written(low: Lowering, node: Node, values: Sequence[Value], text: str) -> Body:
+    """Translate an operator to an expression of a, b and c."""
 
     def make(target: str, inputs: list[str]) -> Body:
         lets, value = fill_in(low, text, inputs)
         return [*lets, Set(target, value)]
 
-    return elementwise(low, node, make)
+    return elementwise(low, node, values, make)
 
 
-def condition(low: Lowering, node: Node) -> Body:
-    """Translate one of ``CONDITIONS``, whose result is 0.0 or 1.0."""
-
-    def make(target: str, inputs: list[str]) -> Body:
-        lets, condition = fill_in(low, CONDITIONS[node.operator], inputs)
-        return [*lets, If(condition, [Set(target, "1.0")], [Set(target, "0.0")])]
-
-    return elementwise(low, node, make)
-
-
-def where(low: Lowering, node: Node) -> Body:
-    """Translate a choice between two values."""
+def choice(low: Lowering, node: Node, *values: Value) -> Body:
+    """Translate one of ``CHOICES``."""
 
     def make(target: str, inputs: list[str]) -> Body:
-        return [If(f"{inputs[0]} != 0.0", [Set(target, inputs[1])], [Set(target, inputs[2])])]
+        lets, condition = fill_in(low, CHOICES[node.operator][0], inputs)
+        then, otherwise = (fill_in(low, text, inputs)[1] for text in CHOICES[node.operator][1:])
+        return [*lets, If(condition, [Set(target, then)], [Set(target, otherwise)])]
 
-    return elementwise(low, node, make)
+    return elementwise(low, node, values, make)
 
 
-def largest(low: Lowering, node: Node) -> Body:
+def largest(low: Lowering, node: Node, *values: Value) -> Body:
     """Translate the maximum or minimum of several values."""
     function = node.operator.lower()
 
     def make(target: str, inputs: list[str]) -> Body:
-        value = inputs[0]
-        for other in inputs[1:]:
-            value = f"{function}({value}, {other})"
-        return [Set(target, value)]
+        return [Set(target, reduce(lambda value, other: f"{function}({value}, {other})", inputs))]
 
-    return elementwise(low, node, make)
+    return elementwise(low, node, values, make)
 
 
-def clip(low: Lowering, node: Node) -> Body:
+def clip(low: Lowering, node: Node, value: Value) -> Body:
     """Translate a clip to limits."""
-    lowest, highest = node.attributes.get("min"), node.attributes.get("max")
-
-    def make(target: str, inputs: list[str]) -> Body:
-        value = inputs[0]
-        if lowest is not None:
-            value = f"max({value}, {number(lowest)})"
-        if highest is not None:
-            value = f"min({value}, {number(highest)})"
-        return [Set(target, value)]
-
-    return elementwise(low, node, make)
+    text = "a"
+    for function, limit in (("max", node.attributes.get("min")), ("min", node.attributes.get("max"))):
+        if limit is not None:
+            text = f"{function}({text}, {number(limit)})"
+    return written(low, node, [value], text)
 
 
-def gemm(low: Lowering, node: Node) -> Body:
+def gemm(low: Lowering, node: Node, value: Value, *_: Value) -> Body:
     """Translate a linear layer on one row. Its weights must be constant."""
-    value, weight = low.value(node.inputs[0]), low.constant(node.inputs[1])
+    weight = low.constant(node.inputs[1])
     bias = low.constant(node.inputs[2]) if len(node.inputs) > 2 else None
     is_plain = value.agents == 0 and not node.attributes.get("transA", 0)
     if not is_plain or weight is None or (bias is None and len(node.inputs) > 2):
@@ -156,44 +142,37 @@ def gemm(low: Lowering, node: Node) -> Body:
     m = matrix.shape[1]
     if bias is not None:
         bias = np.broadcast_to(bias * np.float32(node.attributes.get("beta", 1.0)), (1, m)).ravel()
-    result = low.values[node.outputs[0]] = low.new((1, m), 0)
-    return low.linear(low.place(value), low.place(result), matrix, bias, name=node.inputs[1])
+    return low.linear(low.place(value), low.define(node.outputs[0], (1, m), 0), matrix, bias, name=node.inputs[1])
 
 
-def matmul(low: Lowering, node: Node) -> Body:
+def matmul(low: Lowering, node: Node, left: Value, right: Value) -> Body:
     """Translate a matrix product. Both matrices may depend on the agent."""
-    left, right = (low.value(name) for name in node.inputs)
     if len(left.shape) < 2 or len(right.shape) < 2 or (right.agents is not None and left.agents is None):
         low.unsupported(node, " of vectors")
     n, m = right.shape[-2:]
     rows = left.shape[-2]
     if right.constant is not None and len(right.shape) == 2:
-        result = low.values[node.outputs[0]] = low.new((*left.shape[:-1], m), left.agents)
-        constant = right.constant
-        source, target = low.place(left), low.place(result)
-
-        def row(at: list[Position]) -> Body:
-            x, y = ArrayPlace(source.array, at[0]), ArrayPlace(target.array, at[1])
-            return low.linear(x, y, constant, None, name=node.inputs[1])
-
-        return low.nest((left.size // n,), [(source.at, (n,)), (target.at, (m,))], row)
+        target, matrix = low.define(node.outputs[0], (*left.shape[:-1], m), left.agents), right.constant
+        operands = [(low.place(left), (n,)), (target, (m,))]
+        return low.nest(
+            (left.size // n,), operands, lambda at: low.linear(at[0], at[1], matrix, None, name=node.inputs[1])
+        )
     outer = [Value(value.shape[:-2], value.agents) for value in (left, right)]
     if any(value.agents is not None and value.agents >= len(value.shape) - 2 for value in (left, right)):
         low.unsupported(node, " across agents")
     shape, agents, strides = low.broadcast(node, outer)
-    result = low.values[node.outputs[0]] = low.new((*shape, rows, m), agents)
-    places = [low.place(left), low.place(right), low.place(result)]
-    operands = [
-        (places[0].at, [*(stride * rows * n for stride in strides[0]), n]),
-        (places[1].at, [*(stride * n * m for stride in strides[1]), 0]),
-        (places[2].at, [*(stride * rows * m for stride in row_major(shape)), m]),
+    target = low.define(node.outputs[0], (*shape, rows, m), agents)
+    products = [
+        (low.place(left), [*(stride * rows * n for stride in strides[0]), n]),
+        (low.place(right), [*(stride * n * m for stride in strides[1]), 0]),
+        (target, [*(stride * rows * m for stride in row_major(shape)), m]),
     ]
 
-    def body(at: list[Position]) -> Body:
-        x, matrix, y = (ArrayPlace(place.array, each) for place, each in zip(places, at, strict=True))
+    def body(at: list[Place]) -> Body:
+        x, matrix, y = at
         return [*low.zeros(y, m), *low.add_columns(x, y, n, m, matrix)]
 
-    return low.nest((*shape, rows), operands, body)
+    return low.nest((*shape, rows), products, body)
 
 
 def windows(
@@ -213,7 +192,20 @@ def windows(
     return list(strides), list(dilations), list(pads), sizes
 
 
-def inside(value: Value, pads: Sequence[int], at: Sequence[Position]) -> str:
+def pixels(at: Sequence[Place], columns: int, steps: Sequence[int], *channel: int) -> list[tuple[Place, Sequence[int]]]:
+    """Return the operands for loops over the pixels of an image, ``steps`` rows and columns apart.
+
+    Args:
+        at: place of the first pixel, its row and its column.
+        columns: number of columns of the image.
+        steps: distance of rows and of columns.
+        channel: stride of the channels, if there is a loop over them, too.
+    """
+    (first, row, column), (y, x), still = at, steps, [0] * len(channel)
+    return [(first, [*channel, y * columns, x]), (row, [*still, y, 0]), (column, [*still, 0, x])]
+
+
+def inside(value: Value, pads: Sequence[int], at: Sequence[Place]) -> str:
     """Return the condition that a row and a column of the padded image are not padding; "" without padding."""
     tests = []
     for k in range(2):
@@ -224,19 +216,18 @@ def inside(value: Value, pads: Sequence[int], at: Sequence[Position]) -> str:
     return " && ".join(tests)
 
 
-def conv(low: Lowering, node: Node) -> Body:
+def conv(low: Lowering, node: Node, value: Value, *_: Value) -> Body:
     """Translate a convolution of images, as a linear layer on the row of all pixels below the kernel."""
-    value, weight = low.value(node.inputs[0]), low.constant(node.inputs[1])
+    weight = low.constant(node.inputs[1])
     if weight is None or len(weight.shape) != 4:
         low.unsupported(node, " of this kind")
     bias = low.constant(node.inputs[2]) if len(node.inputs) > 2 else None
     channels, inputs, *kernel = weight.shape
     strides, dilations, pads, (height, width) = windows(low, node, value, kernel)
     groups = node.attributes.get("group", 1)
-    _, _, rows, columns = value.shape
+    rows, columns = value.shape[2:]
     each = channels // groups
-    result = low.values[node.outputs[0]] = low.new((1, channels, height, width), 0)
-    source, target = low.place(value), low.place(result)
+    target, source = low.define(node.outputs[0], (1, channels, height, width), 0), low.place(value)
     patch, outputs = low.scratch(inputs * kernel[0] * kernel[1]), low.scratch(each)
 
     def one_group(group: int) -> Body:
@@ -245,96 +236,79 @@ def conv(low: Lowering, node: Node) -> Body:
         own_bias = None if bias is None else bias[part]
         name = node.inputs[1] if groups == 1 else f"{node.inputs[1]}, group {group}"
 
-        def at_one_place(at: list[Position]) -> Body:
-            corner, row, column, out = at
+        def at_one_place(at: list[Place]) -> Body:
+            *corner, out = at
 
-            def gather(inner: list[Position]) -> Body:
+            def gather(inner: list[Place]) -> Body:
                 to, below, y, x = inner
-                copy = Set(str(ArrayPlace(patch.array, to)), str(ArrayPlace(source.array, below)))
+                copy = Set(str(to), str(below))
                 condition = inside(value, pads, (y, x))
                 return [If(condition, [copy], [Set(copy.target, "0.0")])] if condition else [copy]
 
             # Gather the pixels below the kernel, so that the rest is a linear layer on a row.
             shape = (inputs, *kernel)
-            operands = [
-                (patch.at, row_major(shape)),
-                (corner, (rows * columns, dilations[0] * columns, dilations[1])),
-                (row, (0, dilations[0], 0)),
-                (column, (0, 0, dilations[1])),
-            ]
-            gathered = low.nest(shape, operands, gather)
-            scattered = low.copy((each,), outputs, (1,), ArrayPlace(target.array, out), (height * width,))
+            below_kernel = pixels(corner, columns, dilations, rows * columns)
+            gathered = low.nest(shape, [(patch, row_major(shape)), *below_kernel], gather)
+            scattered = low.copy((each,), outputs, (1,), out, (height * width,))
             return [*gathered, *low.linear(patch, outputs, matrix, own_bias, name=name), *scattered]
 
-        first = source.at.plus(group * inputs * rows * columns - pads[0] * columns - pads[1])
-        operands = [
-            (first, (strides[0] * columns, strides[1])),
-            (Position(), (strides[0], 0)),
-            (Position(), (0, strides[1])),
-            (target.at.plus(group * each * height * width), (width, 1)),
-        ]
+        first = source.plus(group * inputs * rows * columns - pads[0] * columns - pads[1])
+        out = target.plus(group * each * height * width)
+        operands = [*pixels((first, Place(), Place()), columns, strides), (out, (width, 1))]
         return low.nest((height, width), operands, at_one_place)
 
     return [statement for group in range(groups) for statement in one_group(group)]
 
 
-def pool(low: Lowering, node: Node) -> Body:
+def pool(low: Lowering, node: Node, value: Value) -> Body:
     """Translate the maximum or mean below a kernel."""
-    value, kernel = low.value(node.inputs[0]), node.attributes["kernel_shape"]
+    kernel = node.attributes["kernel_shape"]
     strides, dilations, pads, (height, width) = windows(low, node, value, kernel)
     averages = node.operator == "AveragePool"
     if averages and any(pads) and not node.attributes.get("count_include_pad", 0):
         low.unsupported(node, " that leaves the padding out")
     _, channels, rows, columns = value.shape
-    result = low.values[node.outputs[0]] = low.new((1, channels, height, width), 0)
-    source, target = low.place(value), low.place(result)
+    target, source = low.define(node.outputs[0], (1, channels, height, width), 0), low.place(value)
 
-    def at_one_place(at: list[Position]) -> Body:
-        corner, row, column, out = at
+    begin, step, factor = shapes.accumulation(node.operator, math.prod(kernel))
+
+    def at_one_place(at: list[Place]) -> Body:
+        *corner, out = at
         total = low.local("sum" if averages else "best")
 
-        def take(inner: list[Position]) -> Body:
-            element = ArrayPlace(source.array, inner[0])
-            step = Set(total, f"{total} + {element}" if averages else f"max({total}, {element})")
+        def take(inner: list[Place]) -> Body:
+            take_one = Set(total, step.format(total, inner[0]))
             condition = inside(value, pads, inner[1:])
-            return [If(condition, [step])] if condition else [step]
+            return [If(condition, [take_one])] if condition else [take_one]
 
-        below = (corner, (dilations[0] * columns, dilations[1]))
-        taken = low.nest(kernel, [below, (row, (dilations[0], 0)), (column, (0, dilations[1]))], take)
-        scale = f" * {number(1.0 / math.prod(kernel))}" if averages else ""
-        begin = "0.0" if averages else number(LOWEST)
-        return [Let(total, begin), *taken, Set(str(ArrayPlace(target.array, out)), f"{total}{scale}")]
+        taken = low.nest(kernel, pixels(corner, columns, dilations), take)
+        return [Let(total, begin), *taken, Set(str(out), total + factor)]
 
-    operands = [
-        (source.at.plus(-pads[0] * columns - pads[1]), (rows * columns, strides[0] * columns, strides[1])),
-        (Position(), (0, strides[0], 0)),
-        (Position(), (0, 0, strides[1])),
-        (target.at, row_major((channels, height, width))),
-    ]
-    return low.nest((channels, height, width), operands, at_one_place)
+    first = (source.plus(-pads[0] * columns - pads[1]), Place(), Place())
+    shape = (channels, height, width)
+    operands = [*pixels(first, columns, strides, rows * columns), (target, row_major(shape))]
+    return low.nest(shape, operands, at_one_place)
 
 
-def batch_normalization(low: Lowering, node: Node) -> Body:
+def batch_normalization(low: Lowering, node: Node, value: Value, *_: Value) -> Body:
     """Translate a batch normalization to a scale and a shift per channel."""
-    value = low.value(node.inputs[0])
     found = [low.constant(name) for name in node.inputs[1:5]]
     if any(each is None for each in found):
         low.unsupported(node, " with weights that are computed")
     scale, bias, mean, variance = (np.asarray(each, np.float64) for each in found)
     factor = scale / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
     shape = (-1, *(1,) * (len(value.shape) - 2))
+    values = [value]
     for name, each in ((f"{node.inputs[1]} (factor)", factor), (f"{node.inputs[2]} (shift)", bias - mean * factor)):
         numbers = each.astype(np.float32).reshape(shape)
         low.values[name] = Value(numbers.shape, constant=numbers)
-    inputs = (node.inputs[0], f"{node.inputs[1]} (factor)", f"{node.inputs[2]} (shift)")
-    plain = Node(node.operator, inputs, node.outputs, {})
-    return elementwise(low, plain, lambda target, each: [Set(target, f"{each[0]} * {each[1]} + {each[2]}")])
+        values.append(low.values[name])
+    return written(low, node, values, "a * b + c")
 
 
-def lstm(low: Lowering, node: Node) -> Body:
+def lstm(low: Lowering, node: Node, x: Value, *_: Value) -> Body:
     """Translate one step of an LSTM."""
     inputs = [*node.inputs, *[""] * (8 - len(node.inputs))]
-    x = low.value(inputs[0])
     weights, recurrence, bias = (low.constant(name) for name in inputs[1:4])
     plain = node.attributes.get("direction", "forward") in ("forward", b"forward") and not any(
         name in node.attributes for name in ("activations", "clip", "input_forget", "layout")
@@ -344,34 +318,31 @@ def lstm(low: Lowering, node: Node) -> Body:
         low.unsupported(node, " of this kind")
     if len(x.shape) != 3 or x.shape[:2] != (1, 1) or x.agents != 1:
         low.unsupported(node, " over several steps")
-    before, cell_before = low.place(low.value(inputs[5])), low.place(low.value(inputs[6]))
+    before, cell_before = (low.place(low.values[name]) for name in inputs[5:7])
     total = None if bias is None else bias[0, : _GATES * size] + bias[0, _GATES * size :]
-    gates = low.scratch(_GATES * size)
-    hidden, cell = (low.new((1, 1, size), 1) for _ in range(2))
-    for name, value in zip(node.outputs, (Value((1, 1, 1, size), 2, hidden.array), hidden, cell), strict=False):
-        low.values[name] = value
+    gates, hidden, cell = low.scratch(_GATES * size), low.scratch(size), low.scratch(size)
+    outputs = (Value((1, 1, 1, size), 2, hidden), Value((1, 1, size), 1, hidden), Value((1, 1, size), 1, cell))
+    low.values.update(zip(node.outputs, outputs, strict=False))
     body = low.linear(low.place(x), gates, weights[0].T, total, name=inputs[1])
     body += low.linear(before, gates, recurrence[0].T, None, name=inputs[2], adds=True)
 
-    def unit(at: list[Position]) -> Body:
-        known = [low.local() for _ in range(_GATES)]
-        i, o, f, c = (ArrayPlace(gates.array, at[0].plus(k * size)) for k in range(_GATES))
-        names = dict(zip("iofc", known, strict=True))
-        new = ArrayPlace(low.place(cell).array, at[2])
+    def unit(at: list[Place]) -> Body:
+        gate, old, new, out = at
+        i, o, f, c = (low.local() for _ in range(_GATES))
         return [
-            *(Let(names[gate], f"1.0 / (1.0 + exp(-{each}))") for gate, each in (("i", i), ("o", o), ("f", f))),
-            Let(names["c"], f"{names['f']} * {ArrayPlace(cell_before.array, at[1])} + {names['i']} * tanh({c})"),
-            Set(str(new), names["c"]),
-            Set(str(ArrayPlace(low.place(hidden).array, at[3])), f"{names['o']} * tanh({names['c']})"),
+            *(Let(name, f"1.0 / (1.0 + exp(-{gate.plus(k * size)}))") for k, name in enumerate((i, o, f))),
+            Let(c, f"{f} * {old} + {i} * tanh({gate.plus(3 * size)})"),
+            Set(str(new), c),
+            Set(str(out), f"{o} * tanh({c})"),
         ]
 
-    starts = (gates.at, cell_before.at, Position(), Position())
-    return body + low.nest((size,), [(start, (1,)) for start in starts], unit)
+    return body + low.nest((size,), [(start, (1,)) for start in (gates, cell_before, cell, hidden)], unit)
 
 
-OPERATORS: Final[dict[str, Callable[[Lowering, Node], Body]]] = {
+# Functions of the program, the node, and the values of the node's inputs, without missing ones ("").
+OPERATORS: Final[dict[str, Callable[..., Body]]] = {
     **dict.fromkeys(EXPRESSIONS, expression),
-    **dict.fromkeys(CONDITIONS, condition),
+    **dict.fromkeys(CHOICES, choice),
     **dict.fromkeys(("Max", "Min"), largest),
     **dict.fromkeys(("Identity", "Dropout"), shapes.same),
     **dict.fromkeys(("MaxPool", "AveragePool"), pool),
@@ -398,5 +369,4 @@ OPERATORS: Final[dict[str, Callable[[Lowering, Node], Body]]] = {
     "Squeeze": shapes.squeeze,
     "Transpose": shapes.transpose,
     "Unsqueeze": shapes.unsqueeze,
-    "Where": where,
 }

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.version import __version__
 from trajtrainer.policies.checkpoints.saved_policies import Origin
-from trajtrainer.tools.source.program import Array, ArrayRole, For, If, Let, Program, SensorInput, Set, Statement, Step
+from trajtrainer.tools.source.program import (
+    ArrayRole,
+    For,
+    If,
+    Let,
+    Program,
+    SensorInput,
+    Set,
+    Statement,
+    Step,
+    with_point,
+)
 
 _WIDTH: Final = 118
 _ELEMENT: Final = re.compile(r"@(\d+)\[(-?\d+\])?")
@@ -23,17 +34,43 @@ _STACKED: Final = re.compile(r"StackingSensor_size(\d+)_")
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """The syntax of expressions in a language.
+    """The syntax of a language. The defaults are those of languages with braces.
 
     Attributes:
         functions: function name -> the text to write for the name and its opening parenthesis, if it differs.
-        float_suffix: suffix of numbers with a decimal point.
+        table: pattern of a weight array: its name, number, size and text.
         weights: pattern for the names of weight arrays, with ``{}`` for the number.
+        comment: pattern of a comment, with ``{}`` for its text.
+        float_suffix: suffix of numbers with a decimal point.
+        encoded: pattern of many numbers, with ``{}`` for base64; "" if the language cannot decode it.
+        listed: pattern of numbers, with ``{}`` for the lines.
+        let: pattern of a declaration: name and value.
+        end: end of a statement.
+        loop: pattern of a loop's first line: variable, stop and step.
+        loop_by_one: the same for a step of 1.
+        condition: pattern of a condition, with ``{}`` for the expression.
+        otherwise: line between the two branches of a condition.
+        has_braces: whether blocks end with a brace.
+        indent: indentation of a block.
+        outer_indent: indentation of the loop over agents and of a decision's branches.
     """
 
     functions: Mapping[str, str]
-    float_suffix: str
-    weights: str
+    table: str
+    weights: str = "weights{}"
+    comment: str = "// {}"
+    float_suffix: str = ""
+    encoded: str = ""
+    listed: str = "{{\n{}}}"
+    let: str = "float {} = {}"
+    end: str = ";"
+    loop: str = "for (int {0} = 0; {0} < {1}; {0} += {2}) {{"
+    loop_by_one: str = "for (int {0} = 0; {0} < {1}; {0}++) {{"
+    condition: str = "if ({}) {{"
+    otherwise: str = "} else {"
+    has_braces: bool = True
+    indent: str = "  "
+    outer_indent: str = "  "
 
     def expression(self, program: Program, text: str) -> str:
         """Translate an expression of the program to this language."""
@@ -54,90 +91,81 @@ class Syntax:
         text = _FUNCTION.sub(lambda found: self.functions.get(found[1], found[0]), text)
         return _ELEMENT.sub(element, text)
 
+    def decisions(self, program: Program, pad: str) -> list[str]:
+        """Return the lines of the loop over all agents, with the decision of each one."""
+        body, inner = pad + self.outer_indent, pad + 2 * self.outer_indent
+        return [
+            pad + self.loop_by_one.format("agent", "agents"),
+            *self._steps(program, program.common, body),
+            body + self.condition.format("deterministic"),
+            *self._steps(program, program.deterministic, inner),
+            body + self.otherwise,
+            *self._steps(program, program.sampled, inner),
+            *self._end_of_block(body),
+            *self._end_of_block(pad),
+        ]
 
-class Braces:
-    """Writes statements in C and languages with a similar syntax.
-
-    Args:
-        syntax: the syntax of expressions.
-        local: keyword that declares a local number.
-        counter: keyword that declares a loop variable.
-        comment: pattern of a comment, with ``{}`` for its text.
-        step: indentation of a decision's branches.
-    """
-
-    def __init__(self, syntax: Syntax, local: str, counter: str, comment: str = "// {}", step: int = 2) -> None:
-        self._syntax, self._local, self._counter, self._comment, self._step = syntax, local, counter, comment, step
-
-    def steps(self, program: Program, steps: Iterable[Step], indent: int) -> list[str]:
-        """Return the lines of steps. Each step is a block with a comment above it."""
+    def _steps(self, program: Program, steps: Iterable[Step], pad: str) -> list[str]:
+        """Return the lines of steps. Each step has a comment above it, and its own block if there are braces."""
         lines = []
         for step in steps:
-            lines += [" " * indent + self._comment.format(safe(step.comment)), " " * indent + "{"]
-            lines += self._body(program, step.body, indent + 2)
-            lines.append(" " * indent + "}")
+            lines.append(pad + self.comment.format(safe(step.comment)))
+            if self.has_braces:
+                lines += [pad + "{", *self._body(program, step.body, pad + self.indent), pad + "}"]
+            else:
+                lines += self._body(program, step.body, pad)
         return lines
 
-    def decision(self, program: Program, indent: int) -> list[str]:
-        """Return the lines of one agent's decision."""
-        pad = " " * indent
-        lines = [*self.steps(program, program.common, indent), f"{pad}if (deterministic) {{"]
-        lines += [*self.steps(program, program.deterministic, indent + self._step), f"{pad}}} else {{"]
-        return [*lines, *self.steps(program, program.sampled, indent + self._step), f"{pad}}}"]
-
-    def _body(self, program: Program, body: Iterable[Statement], indent: int) -> list[str]:
+    def _body(self, program: Program, body: Iterable[Statement], pad: str) -> list[str]:
         lines: list[str] = []
-        pad = " " * indent
+        inside = pad + self.indent
         for statement in body:
             match statement:
                 case Let(name, value):
-                    lines.append(f"{pad}{self._local} {name} = {self._syntax.expression(program, value)};")
+                    lines.append(pad + self.let.format(name, self.expression(program, value)) + self.end)
                 case Set(target, value):
-                    text = f"{self._syntax.expression(program, target)} = {self._syntax.expression(program, value)};"
-                    lines.append(pad + text)
+                    text = f"{self.expression(program, target)} = {self.expression(program, value)}"
+                    lines.append(pad + text + self.end)
                 case For(name, stop, inner, step):
-                    forward = f"{name}++" if step == 1 else f"{name} += {step}"
-                    lines.append(f"{pad}for ({self._counter} {name} = 0; {name} < {stop}; {forward}) {{")
-                    lines += [*self._body(program, inner, indent + 2), pad + "}"]
+                    first = self.loop_by_one if step == 1 else self.loop
+                    lines += [pad + first.format(name, stop, step), *self._body(program, inner, inside)]
+                    lines += self._end_of_block(pad)
                 case If(condition, then, otherwise):
-                    lines.append(f"{pad}if ({self._syntax.expression(program, condition)}) {{")
-                    lines += self._body(program, then, indent + 2)
+                    lines.append(pad + self.condition.format(self.expression(program, condition)))
+                    lines += self._body(program, then, inside)
                     if otherwise:
-                        lines += [pad + "} else {", *self._body(program, otherwise, indent + 2)]
-                    lines.append(pad + "}")
+                        lines += [pad + self.otherwise, *self._body(program, otherwise, inside)]
+                    lines += self._end_of_block(pad)
         return lines
 
+    def _end_of_block(self, pad: str) -> list[str]:
+        return [pad + "}"] if self.has_braces else []
 
-def weights(program: Program) -> list[tuple[int, Array, NDArray[np.float32]]]:
-    """Return number, array and values of all weights."""
-    return [(number, array, array.values) for number, array in enumerate(program.arrays) if array.values is not None]
+    def tables(self, program: Program) -> str:
+        """Return the declarations of all weights."""
+        return "\n".join(
+            self.table.format(name=safe(array.name), number=number, size=array.size, text=self._literal(array.values))
+            for number, array in enumerate(program.arrays)
+            if array.values is not None
+        )
+
+    def _literal(self, values: NDArray[np.float32]) -> str:
+        """Write values in the shorter form: little-endian base64, or the shortest decimal forms of float32 numbers."""
+        if self.encoded and len(values) > 2:  # 5.3 characters per number instead of about 12
+            return self.encoded.format(base64.b64encode(values.astype("<f4").tobytes()).decode())
+        texts = (with_point(text) + self.float_suffix for text in values.astype(str).tolist())
+        return self.listed.format(_in_lines(texts))
 
 
-def decimals(values: NDArray[np.float32]) -> list[str]:
-    """Return the shortest decimal forms of float32 numbers, each with a decimal point."""
-    texts = []
-    for text in values.astype(str).tolist():
-        mantissa, exponent, power = text.partition("e")
-        texts.append((mantissa if "." in mantissa else mantissa + ".0") + exponent + power)
-    return texts
-
-
-def in_lines(texts: Sequence[str], indent: str = "  ") -> str:
+def _in_lines(texts: Iterable[str]) -> str:
     """Join texts with commas, and break the result into lines."""
-    lines, line = [], indent
+    lines, line = [], "  "
     for text in texts:
         if len(line) + len(text) > _WIDTH:
             lines.append(line.rstrip())
-            line = indent
+            line = "  "
         line += text + ", "
     return "\n".join([*lines, line.rstrip(" ,")])
-
-
-def literal(values: NDArray[np.float32], encoded: str, listed: str, suffix: str = "") -> str:
-    """Write values in the shorter form: ``encoded`` with little-endian base64, or ``listed`` with decimal numbers."""
-    if encoded and len(values) > 2:  # 5.3 characters per number instead of about 12
-        return encoded.format(base64.b64encode(values.astype("<f4").tobytes()).decode())
-    return listed.format(in_lines([text + suffix for text in decimals(values)]))
 
 
 def identifier(behavior: str) -> str:

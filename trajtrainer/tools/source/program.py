@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 ELEMENT = re.compile(r"@(\d+)\[")
 
 
+def with_point(number: str) -> str:
+    """Return a number in decimal form with a decimal point, which marks it as a float: "1.0e-05" for "1e-05"."""
+    mantissa, exponent, power = number.partition("e")
+    return (mantissa if "." in mantissa else mantissa + ".0") + exponent + power
+
+
 class ArrayRole(enum.Enum):
     """The role of an array. Arrays of the caller hold ``size`` numbers for each agent, agent by agent."""
 
@@ -121,28 +127,25 @@ class Program:
 
     def plan_workspace(self) -> None:
         """Assign each scratch array the lowest offset that is free from its first to its last step."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
+        spans: dict[int, list[int]] = {}  # number of an array -> its first and last step
         for time, step in enumerate((*self.common, *self.deterministic, *self.sampled)):
             for number in _mentioned(step.body):
                 if self.arrays[number].role is ArrayRole.SCRATCH:
-                    first.setdefault(number, time)
-                    last[number] = time
-        placed: list[int] = []
-        for number in sorted(first, key=lambda number: -self.arrays[number].size):
+                    spans.setdefault(number, [time, time])[1] = time
+        for number in sorted(spans, key=lambda number: -self.arrays[number].size):
+            first, last = spans[number]
             taken = sorted(
-                (self.offsets[other], self.offsets[other] + self.arrays[other].size)
-                for other in placed
-                if first[other] <= last[number] and first[number] <= last[other]
+                (begin, begin + self.arrays[other].size)
+                for other, begin in self.offsets.items()
+                if spans[other][0] <= last and first <= spans[other][1]
             )
-            offset = 0
-            for start, end in taken:
-                if offset + self.arrays[number].size <= start:
+            offset, size = 0, self.arrays[number].size
+            for begin, end in taken:
+                if offset + size <= begin:
                     break
                 offset = max(offset, end)
             self.offsets[number] = offset
-            placed.append(number)
-            self.workspace_size = max(self.workspace_size, offset + self.arrays[number].size)
+            self.workspace_size = max(self.workspace_size, offset + size)
 
 
 def _mentioned(body: Iterable[Statement]) -> Iterator[int]:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.export import GraphBuilder, policy_graph
 from trajtrainer.tools.source.languages import write_c, write_csharp, write_gdscript, write_javascript, write_node
-from trajtrainer.tools.source.lowering import ArrayPlace, Body, Lowering, Position, Value
+from trajtrainer.tools.source.lowering import Body, Lowering, Place, Value
 from trajtrainer.tools.source.operators import OPERATORS, RANDOM, SWISH
 from trajtrainer.tools.source.program import Array, ArrayRole, For, If, Program, SensorInput, Set, Statement, Step
 
@@ -47,8 +47,7 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
     shapes = [(str(sensor.name), tuple(map(int, sensor.shape))) for sensor in spec.observation_specs]
     sensors = [SensorInput(name, shape, math.prod(shape)) for name, shape in shapes]
     program = Program(sensors, actor.head.continuous_size, actor.head.branches, actor.memory_size)
-    random = program.add(Array(ArrayRole.RANDOM, 0))
-    low = Lowering(program, random=random, columns=columns)
+    low = Lowering(program, columns=columns)
     _add_inputs(low)
     low.values |= {name: Value(value.shape, constant=value) for name, value in graph.weights.items()}
 
@@ -65,17 +64,16 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
         if node.operator not in OPERATORS or (node.operator in RANDOM and deterministic):
             low.unsupported(node)
         low.next_step()
-        body = OPERATORS[node.operator](low, node)
+        body = OPERATORS[node.operator](low, node, *(low.values[name] for name in node.inputs if name))
         steps = program.common if deterministic and sampled else program.sampled if sampled else program.deterministic
         if body:
-            value = low.value(node.outputs[0])
+            value = low.values[node.outputs[0]]
             shape = " x ".join(str(size) for axis, size in enumerate(value.shape) if axis != value.agents)
             weights = [f": {name}" for name in node.inputs if "." in name]  # names in the module's state dict
             steps.append(Step(f"{node.operator}, {shape or 1}{''.join(weights[:1])}", body))
     for steps, mode in ((program.deterministic, _DETERMINISTIC), (program.sampled, _SAMPLED)):
         low.next_step()
         steps.append(Step("the decision", list(_results(low, mode))))
-    program.arrays[random] = replace(program.arrays[random], size=program.random_size)
     program.plan_workspace()
     return program
 
@@ -84,21 +82,21 @@ def _add_inputs(low: Lowering) -> None:
     program = low.program
     for index, sensor in enumerate(program.sensors):
         array = program.add(Array(ArrayRole.OBSERVATION, sensor.size, f"observation{index}"))
-        low.values[contract.observation_name(index)] = Value((1, *sensor.shape), 0, array)
+        low.values[contract.observation_name(index)] = Value((1, *sensor.shape), 0, Place(array))
     if program.branches:
-        mask = ArrayPlace(program.add(Array(ArrayRole.MASK, sum(program.branches))))
-        value = low.values[contract.ACTION_MASKS] = low.new((1, sum(program.branches)), 0)
-        target = low.place(value)
+        size = sum(program.branches)
+        mask = Place(program.add(Array(ArrayRole.MASK, size)))
+        target = low.define(contract.ACTION_MASKS, (1, size), 0)
 
-        def allow(at: list[Position]) -> Body:
-            allowed, given = str(ArrayPlace(target.array, at[1])), str(ArrayPlace(mask.array, at[0]))
+        def allow(at: list[Place]) -> Body:
+            given, allowed = map(str, at)
             # A missing mask allows everything.
             return [If("has_mask", [Set(allowed, given)], [Set(allowed, "1.0")])]
 
-        program.common.append(Step("the mask", low.nest((value.size,), [(mask.at, (1,)), (target.at, (1,))], allow)))
+        program.common.append(Step("the mask", low.nest((size,), [(mask, (1,)), (target, (1,))], allow)))
     if program.memory_size:
         array = program.add(Array(ArrayRole.MEMORY, program.memory_size))
-        low.values[contract.RECURRENT_IN] = Value((1, 1, program.memory_size), 0, array)
+        low.values[contract.RECURRENT_IN] = Value((1, 1, program.memory_size), 0, Place(array))
 
 
 def _results(low: Lowering, mode: tuple[str, str, str]) -> Iterable[Statement]:
@@ -111,9 +109,9 @@ def _results(low: Lowering, mode: tuple[str, str, str]) -> Iterable[Statement]:
     ):
         if not size:
             continue
-        source = low.place(low.value(name))
+        source = low.place(low.values[name])
         array = next((k for k, array in enumerate(program.arrays) if array.role is role), None)
-        target = ArrayPlace(program.add(Array(role, size)) if array is None else array)
+        target = Place(program.add(Array(role, size)) if array is None else array)
         i = low.loop()
         element = str(source.plus(0, (i, 1)))
         found = f"int({element})" if role is ArrayRole.DISCRETE else element
@@ -164,14 +162,12 @@ class Language:
     """A language that policies can be written in.
 
     Attributes:
-        name: name of the language.
-        suffix: suffix of its files.
+        suffix: suffix of the files.
         write: returns the text of a file.
         columns: how to compute matrix products, depending on the language's compilers; see ``Lowering``.
         write_node: returns the text of a second file, whose name ends in ``Node`` and which uses the first file.
     """
 
-    name: str
     suffix: str
     write: Callable[[Program, Origin], str]
     columns: bool = False
@@ -179,12 +175,12 @@ class Language:
 
 
 LANGUAGES: Final[Mapping[str, Language]] = {
-    "c": Language("C", ".h", write_c, columns=True),
-    "csharp": Language("C#", ".cs", write_csharp),
-    "js": Language("JavaScript", ".mjs", write_javascript),
-    "gdscript": Language("GDScript", ".gd", write_gdscript),
+    "c": Language(".h", write_c, columns=True),
+    "csharp": Language(".cs", write_csharp),
+    "js": Language(".mjs", write_javascript),
+    "gdscript": Language(".gd", write_gdscript),
     # Also has a node for agents of the Godot RL Agents plugin.
-    "godot": Language("GDScript", ".gd", write_gdscript, write_node=write_node),
+    "godot": Language(".gd", write_gdscript, write_node=write_node),
 }
 
 
