@@ -78,8 +78,7 @@ class Group:
 
     def series(self, behavior: str, tag: str) -> list[Series]:
         """Return the series of a statistic, for each run that has it."""
-        found = (run.behaviors.get(behavior, {}).get(tag) for run in self.runs)
-        return [series for series in found if series is not None]
+        return [run.behaviors[behavior][tag] for run in self.runs if tag in run.behaviors.get(behavior, {})]
 
 
 def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
@@ -115,11 +114,11 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
 
 
 def _load(path: Path) -> ReportedRun:
-    names: list[str] | None = None
+    names: list[str] = []
     if event_files(ContainedFolder(path), ()):  # the path is the folder of one behavior
         names, path = [path.resolve().name], path.resolve().parent
     saved = SavedRun(ContainedFolder(path))
-    names = saved.behavior_folders() if names is None else names
+    names = names or saved.behavior_folders()
     if not names:
         raise RunFolderError(
             f"{path} has no event files (events.out.tfevents.*), neither directly nor in its folders. It is not a run, "

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from trajtrainer.policies.folder.series import Series
 
-LEVEL = 0.95
+_LEVEL = 0.95
+_TAILS = ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)
 _RESAMPLES = 2000
 _LAST_PART = 0.1
 _SEED = 0
@@ -65,12 +66,11 @@ def interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     num_seeds, width = values.shape
     draws = np.random.default_rng(_SEED).integers(num_seeds, size=(num_seeds, _RESAMPLES))
     piece = max(1, _MAX_AT_ONCE // (num_seeds * _RESAMPLES))
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     ends = [
-        np.quantile(interquartile_mean(values[:, start : start + piece][draws]), tails, axis=0)
+        np.quantile(interquartile_mean(values[:, start : start + piece][draws]), _TAILS, axis=0)
         for start in range(0, width, piece)
     ]
-    low, high = np.concatenate(ends, axis=1) if ends else np.empty((2, 0))
+    low, high = np.concatenate(ends, axis=1)
     return low, high
 
 
@@ -87,7 +87,7 @@ def difference_interval(values: NDArray[np.float64], first: NDArray[np.float64])
     means, others = (
         interquartile_mean(side[random.integers(len(side), size=(len(side), _RESAMPLES))]) for side in (values, first)
     )
-    low, high = np.quantile(means - others, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(means - others, _TAILS)
     return float(low), float(high)
 
 
@@ -98,18 +98,16 @@ def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
     ended early does not shorten the others.
     """
     steps, values = _on_grid(runs, most)
+    known = ~np.isnan(values).all(axis=0)  # there may be no value between the end of one run and the start of the next
+    steps, values = steps[known], values[:, known]
     there = ~np.isnan(values)
-    middle, low, high = (np.full(len(steps), np.nan) for _ in range(3))
+    middle, low, high = np.empty((3, len(steps)))
     for kind in np.unique(there, axis=1).T:
         columns = (there == kind[:, None]).all(axis=0)
-        if not kind.any():
-            continue
         some = values[np.ix_(kind, columns)]
         middle[columns] = interquartile_mean(some)
         low[columns], high[columns] = interval(some) if kind.sum() > 1 else (some[0], some[0])
-    num_seeds = there.sum(axis=0)
-    known = num_seeds > 0  # a step may lie in a gap between the end of one run and the start of the next
-    return Aggregate(steps[known], middle[known], low[known], high[known], num_seeds[known])
+    return Aggregate(steps, middle, low, high, there.sum(axis=0))
 
 
 def pooled_percentiles(
@@ -161,9 +159,8 @@ def _grid(runs: Sequence[Series]) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     begins: list[int] = []
     ends: list[int] = []
     for step in steps.tolist():
-        if begins and step <= begins[-1] + reach:
-            ends[-1] = step
-        else:
+        if not begins or step > begins[-1] + reach:
             begins.append(step)
             ends.append(step)
+        ends[-1] = step
     return np.array(begins), np.array(ends)

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.policies.play.agents import Turn
@@ -39,6 +39,7 @@ def survey(
     Raises:
         EnvironmentFaultError: the environment fails, or has no agents.
     """
+    found: dict[str, Seen] = {}
     looks: dict[str, _Look] = {}
     num_messages, end_s, stopwatch = 0, time.monotonic() + _LONGEST_S, Stopwatch(environment)
     game = EpisodeCounter(environment.num_workers, lambda _, spec, own: random_policy(spec, own), _ENOUGH, seed=seed)
@@ -49,21 +50,18 @@ def survey(
     for event, turns, _ in exchanges(stopwatch, game, stopped=is_enough):
         num_messages += 1
         for behavior_id, spec in event.new_specs.items():
-            looks.setdefault(behavior_id, _Look(spec))
+            behavior = BehaviorId.parse(behavior_id)
+            seen = found.setdefault(behavior.name, Seen(behavior.name, spec))
+            seen.teams.add(behavior.team)
+            looks.setdefault(behavior_id, _Look(seen))
         for look in looks.values() if event.is_reset else ():
             look.active.pop(event.worker, None)
         for turn in turns:
             looks[turn.behavior.full].add(event.worker, turn)
     if not looks and not stopped():
         raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
-    found: dict[str, Seen] = {}
-    for behavior_id, look in looks.items():
-        behavior = BehaviorId.parse(behavior_id)
-        seen = found.setdefault(behavior.name, Seen(behavior.name, look.spec))
-        seen.teams.add(behavior.team)
-        seen.agents += look.agents
-        seen.group = max(seen.group, look.group)
-        seen.largest = max(seen.largest, look.largest)
+    for look in looks.values():
+        look.seen.agents += look.agents
     return list(found.values()), stopwatch.exchange
 
 
@@ -116,21 +114,18 @@ class _Look:
     Attributes:
         active: worker -> number of agents that are currently in an episode.
         agents: largest number of agents that were in an episode at the same time.
-        group, largest: see ``Seen``.
     """
 
-    spec: BehaviorSpec
+    seen: Seen
     active: dict[int, int] = field(default_factory=dict)
     agents: int = 0
-    group: int = 1
-    largest: float = 0.0
 
     def add(self, worker: int, turn: Turn) -> None:
         self.active[worker] = turn.num_active
         self.agents = max(self.agents, sum(self.active.values()))
         groups = turn.batch.group[turn.batch.num_terminal :]
         if groups.any():
-            self.group = max(self.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
+            self.seen.group = max(self.seen.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
         for column in turn.batch.obs:
             if column.ndim == 2 and column.size:
-                self.largest = max(self.largest, float(np.abs(column).max()))
+                self.seen.largest = max(self.seen.largest, float(np.abs(column).max()))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -351,8 +351,3 @@ def read_scalars(folder: Path) -> dict[str, Series]:
         raise curves.error
     found = {tag: curve.series() for tag, curve in sorted(curves.curves.items())}
     return {tag: series for tag, series in found.items() if len(series.steps)}
-
-
-def tags_of(behaviors: Mapping[str, Mapping[str, Series]]) -> list[str]:
-    """Return all tags of several behaviors, sorted."""
-    return sorted({tag for scalars in behaviors.values() for tag in scalars})

@@ -24,7 +24,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.policies.play.agents import Agent, AgentTable, MakePolicy, Turn, act
-from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpisode, in_order
+from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpisode, place
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class EpisodeCounter:
                 found.setdefault(side.behavior.name, []).append(side)
         results = {}
         for name, own in found.items():
-            episodes = in_order([episode for side in own for episode in side.episodes])
+            episodes = tuple(sorted((episode for side in own for episode in side.episodes), key=place))
             groups = tuple(group for side in own for group in side.groups)
             results[name] = EvaluationResult(name, episodes, groups, sum(side.decisions for side in own), seconds)
         return results
@@ -278,8 +278,8 @@ class _Side:
         if agent.episode is not None:
             self.counting.remove(agent)
             rewards = agent.reward, agent.group_reward
-            place = self._worker, self.behavior.team, agent.episode
-            self.episodes.append(Episode(*place, *rewards, agent.length, interrupted, truncated))
+            where = self._worker, self.behavior.team, agent.episode
+            self.episodes.append(Episode(*where, *rewards, agent.length, interrupted, truncated))
 
     def _end_groups(self, ended: Sequence[Agent]) -> None:
         """Count the groups whose last members are among agents whose episodes ended at the same time."""

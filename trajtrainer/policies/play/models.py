@@ -64,7 +64,14 @@ class Loaded(NamedTuple):
 
 
 class PolicyFile(ABC):
-    """A file with the policy of one behavior."""
+    """A file with the policy of one behavior.
+
+    Attributes:
+        path: path of the file.
+        steps: number of training steps, if the file contains it.
+    """
+
+    steps: int | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,7 +102,6 @@ class CheckpointPolicy(PolicyFile):
         super().__init__(saved.checkpoint)
         self._models = saved.models
         self._options = options
-        self.steps: int | None = None
         content = read_checkpoint(self.path)
         with contextlib.suppress(KeyError, TypeError, ValueError, RuntimeError):
             self.steps = int(content[STEP][STEP_ENTRY])
@@ -177,7 +183,7 @@ class Model:
     """
 
     name: str
-    policies: Mapping[str, PolicyFile]
+    policies: dict[str, PolicyFile]
     series: str | None = None
     steps: int | None = None
     scripted: bool = False
@@ -200,9 +206,7 @@ class Model:
             CheckpointError: there is no policy for the behavior.
         """
         if self.scripted:
-            assert isinstance(self.policies, dict)
-            found: PolicyFile = self.policies.setdefault(behavior, ScriptedFile(self.name, behavior))
-            return found
+            return self.policies.setdefault(behavior, ScriptedFile(self.name, behavior))
         if self.plays(behavior, behaviors):
             return self.policies.get(behavior) or next(iter(self.policies.values()))
         raise CheckpointError(
@@ -312,5 +316,5 @@ def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]
         yield Model(word, policies, steps=next(iter(policies.values())).steps)
 
 
-def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[str, CheckpointPolicy]:
+def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[str, PolicyFile]:
     return {behavior_of(each.name): CheckpointPolicy(each, options) for each in saved}

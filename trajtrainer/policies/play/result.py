@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -217,18 +217,14 @@ def difference(result: EvaluationResult, first: EvaluationResult) -> EpisodeSamp
     Episodes are the same if their worker, team and number are equal. Episodes that only one of the results contains are
     omitted.
     """
-    earlier = {_key(episode): episode.total for episode in first.episodes}
-    both = [episode for episode in result.episodes if _key(episode) in earlier]
-    return EpisodeSample(tuple(episode.total - earlier[_key(episode)] for episode in both))
+    earlier = {place(episode): episode.total for episode in first.episodes}
+    both = [episode for episode in result.episodes if place(episode) in earlier]
+    return EpisodeSample(tuple(episode.total - earlier[place(episode)] for episode in both))
 
 
-def _key(episode: Episode) -> tuple[int, int, int]:
+def place(episode: Episode) -> tuple[int, int, int]:
+    """Return the team, worker and number of an episode, by which episodes are sorted and compared."""
     return episode.team, episode.worker, episode.number
-
-
-def in_order(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
-    """Sort episodes by team, worker and number."""
-    return tuple(sorted(episodes, key=_key))
 
 
 def _plain(number: float) -> float | None:

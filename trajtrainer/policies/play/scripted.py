@@ -110,7 +110,7 @@ def _balance_ball(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
     tilt, place, velocity = 2 * obs[0][:, :2], obs[0][:, [2, 4]], obs[0][:, [5, 7]]
     wanted = (0.25 * place + 0.38 * velocity) * np.array([1, -1])
     turned = np.radians(10)  # rotation caused by an action of 1
-    return np.clip((wanted - tilt) / turned, -1, 1).astype(np.float32), np.zeros((len(tilt), 0), np.int32)
+    return np.clip((wanted - tilt) / turned, -1, 1).astype(np.float32), _branches(len(tilt), [])
 
 
 def _hybrid(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
@@ -159,7 +159,7 @@ def _pendulum(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
     swing = np.where(speed >= 0, 1.0, -1.0) * np.clip(-energy, -1, 1)
     hold = -(6 * angle + 1.5 * speed)
     action = np.where(cosine > 0.85, hold, swing)
-    return np.clip(action, -1, 1).astype(np.float32)[:, None], np.zeros((len(action), 0), np.int32)
+    return np.clip(action, -1, 1).astype(np.float32)[:, None], _branches(len(action), [])
 
 
 _HEURISTICS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +71,7 @@ def _info(arguments: argparse.Namespace) -> int:
     from trajtrainer.experience.recordings.source import summarize  # late: --help does not need it
     from trajtrainer.tools.recordings import format_summary
 
-    summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
+    summaries = [summarize(source) for source in _sources(arguments)]
     if arguments.json:
         print(json.dumps([summary.to_plain() for summary in summaries], indent=2))
     else:
@@ -80,10 +79,10 @@ def _info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[DemonstrationSource]:
+def _sources(arguments: argparse.Namespace) -> list[DemonstrationSource]:
     from trajtrainer.tools.recordings import find_sources
 
-    return find_sources(files, RawImageOrder(arguments.raw_image_order), actions=arguments.actions)
+    return find_sources(arguments.files, RawImageOrder(arguments.raw_image_order), actions=arguments.actions)
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -91,7 +90,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     from trajtrainer.tools.recordings import check_target
 
     check_target(arguments.output)
-    return _write(arguments.output, joined(_sources(arguments, arguments.files)))
+    return _write(arguments.output, joined(_sources(arguments)))
 
 
 def _split(arguments: argparse.Namespace) -> int:
@@ -102,7 +101,7 @@ def _split(arguments: argparse.Namespace) -> int:
         raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
     check_target(arguments.output)
     check_target(arguments.rest)
-    source = joined(_sources(arguments, arguments.files))
+    source = joined(_sources(arguments))
     total = sum(1 for _ in source.trajectories())
     count = arguments.episodes if arguments.fraction is None else round(arguments.fraction * total)
     if not 0 < count < total:

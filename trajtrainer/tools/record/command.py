@@ -47,6 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
         fields = ("policy", "expert", "episodes", "length", "behavior", "output")
         options = RecordOptions(**{name: getattr(arguments, name) for name in fields})
         models = [word for word in (arguments.policy, arguments.expert) if word not in (None, *SCRIPTED)]
-        recorded = record_to_file(options, acting_settings(arguments, models))
-    print("\n".join(map(one_line, format_summary(recorded.summary))))
-    return recorded.exit_code
+        summary, exit_code = record_to_file(options, acting_settings(arguments, models))
+    print("\n".join(map(one_line, format_summary(summary))))
+    return exit_code

@@ -1,7 +1,7 @@
 """``trajtrainer record``: plays with a policy and records its actions, or those of an expert in the same states."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,20 +44,15 @@ class RecordOptions:
     output: Path
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingOutcome:
-    """A finished recording. ``exit_code`` is 0; if the recording ended early, it is 1 or that of a signal."""
-
-    summary: Summary
-    exit_code: int
-
-
-def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOutcome:
+def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summary, int]:
     """Record episodes, and write them to a file.
 
     Args:
         wanted: what to record, and the file to write.
         settings: settings of the environment, the device, the seed and the results folder.
+
+    Returns:
+        A summary of the recording, and the exit code: 0; if the recording ended early, it is 1 or that of a signal.
 
     Raises:
         TrajtrainerError: a policy, a file or the environment does not exist or does not match the others, or the
@@ -76,10 +71,12 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
     parameters = {name: value for role in roles for name, value in role.parameters.items()}
     acting.log_parameters(parameters)
     stop = StopRequest()
-    chosen = _Chosen(wanted.behavior)
+    behaviors: dict[str, None] = {}
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
-        chosen.announce(specs)
+        behaviors.update(dict.fromkeys(BehaviorId.parse(behavior_id).name for behavior_id in specs))
+        if wanted.behavior is None:
+            _check_single(behaviors)
         for role in reversed(roles):
             role.announce(specs)
 
@@ -96,19 +93,33 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
                 announce=announce,
                 stopped=lambda: stop.requested,
             )
-    recording = found.get(chosen.name or "")
+    name = next(iter(behaviors), "") if wanted.behavior is None else wanted.behavior
+    recording = found.get(name)
     if recording is None or not recording.trajectories:
-        raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} ended.")
-    trajectories = list(recording.trajectories)
-    for number, (steps, _) in enumerate(trajectories):
-        if wanted.length is not None and len(steps) > wanted.length:
-            end = wanted.length
-            trajectories[number] = Trajectory(steps.slice(0, end), steps.slice(end, end + 1))
+        raise DemonstrationError(f"Nothing was recorded: no episode of {name or 'a behavior'} ended.")
+    trajectories = recording.trajectories
+    if wanted.length is not None:
+        trajectories = [_shortened(each, wanted.length) for each in trajectories]
     source = DemonstrationSource(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
     recordings.write(wanted.output, source)
     if recording.failure is not None:
         logger.error("%s The episodes before that were written.", recording.failure)
-    return RecordingOutcome(summarize(source), acting.exit_code(recording.failure, stop))
+    return summarize(source), acting.exit_code(recording.failure, stop)
+
+
+def _check_single(behaviors: Collection[str]) -> None:
+    if len(behaviors) > 1:
+        raise SettingsError(
+            f"The environment has the behaviors {', '.join(behaviors)}, but a {SUFFIX} file holds only one: "
+            "choose it with --behavior."
+        )
+
+
+def _shortened(trajectory: Trajectory, length: int) -> Trajectory:
+    steps = trajectory.steps
+    if len(steps) <= length:
+        return trajectory
+    return Trajectory(steps.slice(0, length), steps.slice(length, length + 1))
 
 
 class _Role:
@@ -129,23 +140,3 @@ class _Role:
 
     def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Policy:
         return self._roles.policy(0, behavior.name, seed)
-
-
-class _Chosen:
-    """The behavior to record."""
-
-    def __init__(self, name: str | None) -> None:
-        self.name = name
-        self._wanted = name
-        self._seen: dict[str, None] = {}
-
-    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        """Choose among the announced behaviors. Raise ``SettingsError`` if several exist and the user named none."""
-        self._seen |= dict.fromkeys(BehaviorId.parse(behavior_id).name for behavior_id in specs)
-        if self._wanted is None:
-            if len(self._seen) > 1:
-                raise SettingsError(
-                    f"The environment has the behaviors {', '.join(self._seen)}, but a {SUFFIX} file holds only one: "
-                    "choose it with --behavior."
-                )
-            self.name = next(iter(self._seen), None)

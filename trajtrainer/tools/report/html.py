@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby, product
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from trajtrainer.core.printable import counted
 from trajtrainer.core.version import __version__
 from trajtrainer.policies.folder.saved_run import shown_setting
-from trajtrainer.policies.folder.series import Series, tags_of
-from trajtrainer.tools.groups import Group
+from trajtrainer.policies.folder.series import Series
+from trajtrainer.tools.groups import Group, ReportedRun
 from trajtrainer.tools.spread import aggregate, difference_interval, interquartile_mean, interval, late_mean
 from trajtrainer.tools.time_spent import KINDS, all_sessions, blocks, by_kind, duration, num_sessions, seconds_of
 
@@ -56,15 +56,9 @@ def report(groups: Sequence[Group], created: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(counted=counted, duration=duration)
-    behaviors = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.behaviors))
+    behaviors = _behaviors(groups)
     differing, shared = _hyperparameters(groups)
     runs = [(group, run) for group in groups for run in group.runs]
-    # A run adds its final checkpoint to the status only if it finishes or is asked to stop, not if it crashes.
-    ended = [all("final_checkpoint" in run.sections.get(name, {}) for name in run.behaviors) for _, run in runs]
-    run_rows = [
-        [run.name, group.name, "" if run.seed is None else str(run.seed), "yes" if is_clean else "no", str(run.path)]
-        for (group, run), is_clean in zip(runs, ended, strict=True)
-    ]
     timers = [(run.name, all_sessions(run.timers), num_sessions(run.timers)) for _, run in runs]
     uplot, templates = files("trajtrainer.tools") / "uplot", files("trajtrainer.tools.report") / "templates"
     style = [uplot / "uPlot.min.css", uplot / "plot.css", templates / "report.css"]
@@ -83,7 +77,7 @@ def report(groups: Sequence[Group], created: str) -> str:
         num_colors=_NUM_COLORS,
         results=_results(groups, behaviors),
         differences=_differences(groups, behaviors),
-        runs=Table(["run", "group", "seed", "ended cleanly", "folder"], run_rows, 5),
+        runs=Table(["run", "group", "seed", "ended cleanly", "folder"], [_run_row(*each) for each in runs], 5),
         charts={behavior: _charts(groups, behavior) for behavior in behaviors},
         evaluations=_evaluations(groups, behaviors),
         differing=differing,
@@ -102,6 +96,12 @@ def report(groups: Sequence[Group], created: str) -> str:
         ],
     )
     return f"{text}\n"
+
+
+def _run_row(group: Group, run: ReportedRun) -> list[str]:
+    # A run adds its final checkpoint to the status only if it finishes or is asked to stop, not if it crashes.
+    is_clean = all("final_checkpoint" in run.sections.get(name, {}) for name in run.behaviors)
+    return [run.name, group.name, "" if run.seed is None else str(run.seed), "yes" if is_clean else "no", str(run.path)]
 
 
 def _results(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
@@ -160,8 +160,6 @@ def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:
         place = _FIRST.index(name) if name in _FIRST else len(_FIRST) + (name not in _OPEN)
         return place, name, tag != REWARD, tag
 
-    found = [run.behaviors[behavior] for group in groups for run in group.runs if behavior in run.behaviors]
-    tags = sorted(tags_of({str(i): scalars for i, scalars in enumerate(found)}), key=order)
     return [
         {
             "name": name,
@@ -178,7 +176,7 @@ def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:
                 for tag in some
             ],
         }
-        for name, some in groupby(tags, key=category)
+        for name, some in groupby(sorted(_tags(groups, behavior), key=order), key=category)
     ]
 
 
@@ -263,9 +261,14 @@ def number(value: float) -> str:
     return f"{value:.4g}" if size >= 1e-3 or not size else f"{value:.2g}"
 
 
-def all_tags(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
-    """Yield (behavior, tag) for each statistic of the groups."""
-    behaviors = dict.fromkeys(name for group in groups for run in group.runs for name in run.behaviors)
-    for behavior in behaviors:
-        found = [run.behaviors.get(behavior, {}) for group in groups for run in group.runs]
-        yield from ((behavior, tag) for tag in tags_of({str(i): each for i, each in enumerate(found)}))
+def all_tags(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Return (behavior, tag) for each statistic of the groups."""
+    return [(behavior, tag) for behavior in _behaviors(groups) for tag in sorted(_tags(groups, behavior))]
+
+
+def _behaviors(groups: Sequence[Group]) -> list[str]:
+    return list(dict.fromkeys(name for group in groups for run in group.runs for name in run.behaviors))
+
+
+def _tags(groups: Sequence[Group], behavior: str) -> set[str]:
+    return {tag for group in groups for run in group.runs for tag in run.behaviors.get(behavior, {})}

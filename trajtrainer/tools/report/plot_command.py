@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_picture(arguments.output, "--output")
     with console(debug=False):
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))
-        charts = choose(list(all_tags(groups)), arguments.tag or [REWARD], arguments.behavior)
+        charts = choose(all_tags(groups), arguments.tag or [REWARD], arguments.behavior)
         try:
             plot(groups, charts, arguments.output)
         except OSError as error:

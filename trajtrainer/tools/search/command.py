@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")):
         root, problems = read_file(config_path(arguments.trainer_config_path))
-        own = {name: getattr(arguments, name) for name in ("trials", "parallel")}
-        own = {name: value for name, value in own.items() if value is not None}
+        given = {"trials": arguments.trials, "parallel": arguments.parallel}
+        own = {name: value for name, value in given.items() if value is not None}
         options = flags.given(arguments)
         resume, force = (bool(options.pop(name, False)) for name in ("resume", "force"))
         plan = make_plan(root, options, problems, own)

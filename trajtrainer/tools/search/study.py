@@ -14,6 +14,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,7 +52,7 @@ def import_optuna() -> ModuleType:
         SettingsError: it is not installed.
     """
     try:
-        import optuna
+        optuna = import_module("optuna")
     except ImportError as error:
         raise SettingsError(
             "A search needs the package optuna, which is not installed. Install it with: pip install "
@@ -59,8 +60,7 @@ def import_optuna() -> ModuleType:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    module: ModuleType = optuna
-    return module
+    return optuna
 
 
 class _Unlocked:
@@ -179,12 +179,11 @@ class Study:
                     sampler.sample_independent(study, known, name, self._distributions[name])
                 for name, distribution in self._distributions.items():
                     trial._suggest(name, distribution)
-            elif len(trials) < self.plan.search.trials and self._claim(len(trials)):
+                return trial
+            if len(trials) < self.plan.search.trials and self._claim(len(trials)):
                 study.sampler = self._sampler(len(trials))
-                trial = study.ask(self._distributions)
-            else:
-                trial = None
-        return trial
+                return study.ask(self._distributions)
+        return None
 
     def _claim(self, number: int) -> bool:
         """Lock a trial; return False if a process has already locked it."""
@@ -244,8 +243,7 @@ class Study:
     @property
     def trials(self) -> list[Any]:
         """All trials (``optuna.trial.FrozenTrial``), ordered by number."""
-        found: list[Any] = self._study.get_trials(deepcopy=False)
-        return found
+        return list(self._study.get_trials(deepcopy=False))
 
     @property
     def is_unfinished(self) -> bool:

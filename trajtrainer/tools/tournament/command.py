@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
         from trajtrainer.tools.tournament.tournament import hold  # imported late, because --help does not need it
 
-        held = hold(
+        table, exit_code = hold(
             arguments.models,
             settings,
             games=arguments.games,
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
             json_file=arguments.json,
             picture=arguments.plot,
         )
-    print("\n".join(format_table(held.table)))
-    return held.exit_code
+    print("\n".join(format_table(table)))
+    return exit_code
 
 
 def format_table(table: Sequence[Standing]) -> Iterable[str]:
@@ -77,7 +77,7 @@ def format_table(table: Sequence[Standing]) -> Iterable[str]:
     columns = ["games", "wins", "draws", "losses", *["truncated"] * truncated]
     rows = [["model", "steps", *columns, "rating", ""]]
     for row in table:
-        steps, score = "" if row.entrant.steps is None else f"{row.entrant.steps}", row.score.to_json()
+        steps, score = "" if row.entrant.steps is None else f"{row.entrant.steps}", row.score._asdict()
         numbers = [steps, *(str(score[column]) for column in columns)]
         rows.append([one_line(row.entrant.name), *numbers, f"{row.rating:.1f}", f"± {row.uncertainty:.1f}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -9,9 +9,9 @@ import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from openskill.models import BradleyTerryFull
@@ -36,20 +36,6 @@ _SEED = 0
 _SIZE_INCHES = (8.0, 5.0)
 
 
-@dataclass(frozen=True, slots=True)
-class TournamentOutcome:
-    """The outcome of a tournament.
-
-    Attributes:
-        table: one row per model, the best model first.
-        exit_code: 0; 128 plus the number of a signal that ended the tournament, so that the table only covers the games
-            that were over by then; or another code after a failure.
-    """
-
-    table: list[Standing]
-    exit_code: int
-
-
 def hold(
     models: Sequence[str],
     settings: RunSettings,
@@ -58,7 +44,7 @@ def hold(
     max_decisions: int,
     json_file: Path | None,
     picture: Path | None,
-) -> TournamentOutcome:
+) -> tuple[list[Standing], int]:
     """Hold a tournament.
 
     Args:
@@ -68,6 +54,11 @@ def hold(
         max_decisions: maximum number of an agent's decisions in a game; a longer game is truncated.
         json_file: file to write the results to.
         picture: file to plot ratings over steps to.
+
+    Returns:
+        The table, one row per model, the best model first; and the exit code: 0; 128 plus the number of a signal that
+        ended the tournament, so that the table only covers the games that were over by then; or another code after a
+        failure.
 
     Raises:
         TrajtrainerError: a model, a file or the environment does not exist or does not fit, or the environment failed.
@@ -117,8 +108,8 @@ def hold(
     is_written &= acting.write_file(picture, lambda path: plot(table, path))
     if len(results) < pairs * games:
         logger.warning("%d of %d games were played.", len(results), pairs * games)
-        return TournamentOutcome(table, acting.exit_code(failure, stop))
-    return TournamentOutcome(table, 0 if is_written else acting.FAILED)
+        return table, acting.exit_code(failure, stop)
+    return table, 0 if is_written else acting.FAILED
 
 
 def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
@@ -139,26 +130,20 @@ def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -
     return list(entrants.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """The results of one model's games.
 
     Attributes:
+        games: number of games.
         wins, draws, losses: number of games with this result.
         truncated: number of games that were truncated at the limit of decisions.
     """
 
+    games: int
     wins: int
     draws: int
     losses: int
-    truncated: int = 0
-
-    @property
-    def games(self) -> int:
-        return self.wins + self.draws + self.losses
-
-    def to_json(self) -> dict[str, int]:
-        return {"games": self.games, **asdict(self)}
+    truncated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +195,9 @@ def pairs(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[dict
     for first, second in itertools.combinations(range(len(entrants)), 2):
         own = [result for result in results if {first, second} == set(result.match.sides)]
         sides = [[result for result in own if result.match.sides[side] == first] for side in range(2)]
-        by_side = [_score(side, first).to_json() for side in sides]
+        by_side = [_score(side, first)._asdict() for side in sides]
         names = [entrants[first].name, entrants[second].name]
-        found.append({"models": names, **_score(own, first).to_json(), "by_side": by_side})
+        found.append({"models": names, **_score(own, first)._asdict(), "by_side": by_side})
     return found
 
 
@@ -223,7 +208,7 @@ def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Seque
             "name": row.entrant.name,
             "steps": row.entrant.steps,
             "files": {behavior: str(file.path) for behavior, file in row.entrant.policies.items()},
-            **row.score.to_json(),
+            **row.score._asdict(),
             "rating": row.rating,
             "uncertainty": row.uncertainty,
         }
@@ -236,7 +221,7 @@ def _score(results: Sequence[GameResult], model: int) -> Score:
     own = [result for result in results if model in result.match.sides]
     outcomes = [result.outcome if result.match.sides[0] == model else -result.outcome for result in own]
     truncated = sum(result.truncated for result in own)
-    return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1), truncated)
+    return Score(len(own), outcomes.count(1), outcomes.count(0), outcomes.count(-1), truncated)
 
 
 def plot(table: Sequence[Standing], path: Path) -> None:
