@@ -14,14 +14,11 @@ from gymnasium import spaces
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
-from trajtrainer.envs import user_code
 from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.python.factories import take_reading
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.settings.checks import closest
-from trajtrainer.settings.environment import EnvironmentSettings
 
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
 
@@ -101,22 +98,22 @@ class EnvPoolEnvironment(InProcessEnvironment):
         self._pool = None  # garbage collection stops its threads
 
 
-def make_pool(name: str, settings: EnvironmentSettings) -> EnvPoolEnvironment:
+def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any], **reading: Any) -> EnvPoolEnvironment:
     """Make an EnvPool environment.
 
     Args:
         name: EnvPool's id of the environment.
-        settings: the number of copies, the seed of the first one (the other copies have the seeds that follow), and the
-            arguments for ``envpool.make`` and ``AgentSpaces``. The default for ``num_threads`` is the number of usable
-            cores, but at most the number of copies.
+        num_envs: number of copies.
+        seed: seed of the first copy; the other copies have the seeds that follow.
+        arguments: arguments for ``envpool.make``. The default for ``num_threads`` is the number of usable cores, but at
+            most the number of copies.
+        reading: see ``AgentSpaces``.
 
     Raises:
         SettingsError: EnvPool has no such environment, or it does not accept the arguments.
         UnsupportedError: see ``EnvPoolEnvironment``.
     """
     what = f"--env envpool:{name}"
-    arguments = user_code.keyword_arguments(settings.env_args)
-    reading = take_reading(envpool.make, arguments)
     known = envpool.list_all_envs()
     if name not in known:
         hint = closest(name, known) or "."
@@ -124,9 +121,9 @@ def make_pool(name: str, settings: EnvironmentSettings) -> EnvPoolEnvironment:
     for option in _OURS:
         if option in arguments:
             raise SettingsError(f"--env-args {option}={arguments[option]!r}: --num-envs and --seed set this.")
-    seeds = [settings.seed + copy for copy in range(settings.num_envs)]
-    threads = min(settings.num_envs, usable_cores())
-    options = {"num_threads": threads, **arguments, "num_envs": settings.num_envs, "seed": seeds}
+    seeds = [seed + copy for copy in range(num_envs)]
+    threads = min(num_envs, usable_cores())
+    options = {"num_threads": threads, **arguments, "num_envs": num_envs, "seed": seeds}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium warns about the bounds of EnvPool's spaces
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.envs import user_code
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python.factories import take_reading
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import EnvironmentScheme
 
@@ -15,7 +17,7 @@ def make_envpool(name: str, settings: RunSettings) -> Environment:
         SettingsError: EnvPool is not installed, has no such environment, or does not accept the arguments.
     """
     try:
-        import envpool  # noqa: F401
+        import envpool
     except ImportError as error:
         raise SettingsError(
             f"--env {settings.env_settings.env_path} needs the package {error.name}, which is not installed. Install "
@@ -23,7 +25,10 @@ def make_envpool(name: str, settings: RunSettings) -> Environment:
         ) from error
     from trajtrainer.plugins.envpool.environment import make_pool
 
-    return make_pool(name, settings.env_settings)
+    env = settings.env_settings
+    arguments = user_code.keyword_arguments(env.env_args)
+    reading = take_reading(envpool.make, arguments)
+    return make_pool(name, env.num_envs, env.seed, arguments, **reading)
 
 
 ROW = EnvironmentScheme(
