@@ -28,6 +28,7 @@ from tests.ports import free_port
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.core.steps import ActionBatch, Aggregation, Statistic
 from trajtrainer.envs.sim.conversation import statistic_frame
+from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity import session as session_module
 from trajtrainer.envs.unity.faults import (
     ActionError,
@@ -98,7 +99,7 @@ def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A build that does nothing, for tests that speak for it."""
     if os.name != "posix":
         pytest.skip("needs scripts of POSIX systems")
-    monkeypatch.setattr(session_module, "_CLOSE_GRACE_S", 0.0)
+    monkeypatch.setattr(launcher, "_CLOSE_GRACE_S", 0.0)
     return script(tmp_path, "exec sleep 600")
 
 

@@ -291,7 +291,7 @@ def test_games_that_misbehave(kind: str, error: type[Exception], message: str) -
 
 @posix
 def test_a_game_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.plugins.godot.environment._CLOSE_GRACE_S", 0.3)
+    monkeypatch.setattr("trajtrainer.envs.unity.launcher._CLOSE_GRACE_S", 0.3)
     monkeypatch.setattr("trajtrainer.envs.unity.launcher._TERMINATE_GRACE_S", 0.3)
     with simulated("Chase", *fault("linger")) as environment:
         Player(environment).reset()

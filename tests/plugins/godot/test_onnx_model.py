@@ -16,7 +16,8 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ActionDistribution
-from trajtrainer.plugins.godot.onnx_model import ActionPart, export_for_godot
+from trajtrainer.plugins.godot.onnx_model import write
+from trajtrainer.policies.checkpoints.saved_policies import Origin
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -41,7 +42,7 @@ def answers(actor: Actor, *columns: Any) -> tuple[Any, list[Any]]:
 
 def exported(path: Path, spec: BehaviorSpec, order: str = "", **options: Any) -> Actor:
     actor = random_actor(spec, **options)
-    export_for_godot(actor, spec, path, ActionPart.parse(order) if order else ())
+    write(actor, spec, path, Origin("Ball", None, 0), action_order=order)
     return actor
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.plugins.godot.recordings import godot_source
+from trajtrainer.experience.recordings.formats import ReadOptions
+from trajtrainer.plugins.godot.recordings import read
 from trajtrainer.tools.recordings import find_sources
 
 EPISODES = [[[[1, 2], [3, 4], [5, 6]], [[0.5, 2], [-3.0, 0]]], [[[7, 8]], []], [[[9, 8], [7, 6]], [[[1.0], [1]]]]]
@@ -39,7 +40,8 @@ def test_episodes_with_a_step_become_trajectories(tmp_path: Path) -> None:
 
 def test_choices_before_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, [[[[0], [0]], [[1, 0.25, 0.5, 2]]]])
-    (found,) = godot_source(path, "discrete:2, continuous:2, discrete:3").trajectories()
+    (source,) = read(path, ReadOptions(actions="discrete:2, continuous:2, discrete:3"))
+    (found,) = source.trajectories()
     assert found.steps["continuous"].tolist() == [[0.25, 0.5]]
     assert found.steps["discrete"].tolist() == [[1, 2]]
 
@@ -56,7 +58,7 @@ def test_choices_before_numbers(tmp_path: Path) -> None:
 )
 def test_actions_must_be_told(actions: str | None, message: str, tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match=message):
-        godot_source(written(tmp_path, EPISODES), actions)
+        read(written(tmp_path, EPISODES), ReadOptions(actions=actions))
 
 
 DAMAGED: list[Any] = [
@@ -86,17 +88,17 @@ DAMAGED: list[Any] = [
 @pytest.mark.parametrize("content", DAMAGED)
 def test_damaged_files(content: object, tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError) as error:
-        godot_source(written(tmp_path, content), "continuous:1")
+        read(written(tmp_path, content), ReadOptions(actions="continuous:1"))
     assert "expert_demos.json" in str(error.value)
     assert len(str(error.value)) < 600
 
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match="cannot be read: No such file"):
-        godot_source(tmp_path / "none.json", "continuous:1")
+        read(tmp_path / "none.json", ReadOptions(actions="continuous:1"))
 
 
 def test_bytes_of_a_choice_do_not_wrap_around(tmp_path: Path) -> None:
     path = written(tmp_path, [[[[0], [0]], [[np.iinfo(np.int32).max * 2.0 + 2]]]])
     with pytest.raises(DemonstrationError):
-        list(godot_source(path, "discrete:2").trajectories())
+        read(path, ReadOptions(actions="discrete:2"))

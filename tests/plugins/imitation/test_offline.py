@@ -44,7 +44,7 @@ def test_rows_are_steps_with_what_followed(length: int) -> None:
         TrajectoryParts(np.array([0, 6]), np.array([5, 14])),
         sequence_length=length,
         device=CPU,
-        more=lambda: {"rewards": rewards},
+        more={"rewards": rewards},
     )
     starts = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13] if length == 1 else [0, 4, 6, 10]
     assert (rows.num_steps, rows.num_sequences) == (13, len(starts))

@@ -88,17 +88,14 @@ class BehaviorSpaces:
         self._actions = actions
         self._bytes = uint8_visual
         self._is_picture = [len(sensor.shape) == _PICTURE_RANK for sensor in sensors]
+        picture = (0, 255, np.uint8) if uint8_visual else (0.0, 1.0, np.float32)
         boxes: list[spaces.Box] = []
         self._names: list[str] = []  # unique, and without dots, which the names of torch modules must not contain
         for index, sensor in enumerate(sensors):
             key = sensor.name.replace(".", "_") or f"observation_{index}"
             self._names.append(key if key not in self._names else f"{key}_{index}")
-            if not self._is_picture[index]:
-                boxes.append(spaces.Box(-np.inf, np.inf, tuple(sensor.shape), np.float32))
-            elif uint8_visual:
-                boxes.append(spaces.Box(0, 255, tuple(sensor.shape), np.uint8))
-            else:
-                boxes.append(spaces.Box(0.0, 1.0, tuple(sensor.shape), np.float32))
+            low, high, dtype = picture if self._is_picture[index] else (-np.inf, np.inf, np.float32)
+            boxes.append(spaces.Box(low, high, tuple(sensor.shape), dtype))
         self._form: Form = ("box" if len(sensors) == 1 else "dict") if form == "auto" else form
         self.observation_space = self._space(boxes, name)
 

@@ -134,20 +134,17 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
                     "sub-environments whose episode has ended, with the mode DISABLED: Unity resets all agents or none."
                 )
             self._due = self._due & ~mask
-            deciding = self._deciding()
             since = time.monotonic()
-            while not deciding.any():  # No agent waits for an action, so the game can continue without one.
+            while not self._deciding().any():  # No agent waits for an action, so the game can continue without one.
                 self._scene.check_patience(since)
                 self._take_in(self._scene.step({}))
-                deciding = self._deciding()
         else:
             batches = self._scene.begin(seed, options)
             self._slots.playing[:] = False
             self._due, self._idle = np.zeros_like(self._all), np.zeros_like(self._all)
             self._is_reset = True
             self._take_in(batches)
-            deciding = self._deciding()
-        return self.spaces.observations(self._shown[:-2]), self._infos(self._shown, deciding)
+        return self.spaces.observations(self._shown[:-2]), self._infos(self._shown, self._deciding())
 
     def step(self, actions: Any) -> Step:
         """Act in all sub-environments.

@@ -20,7 +20,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trajtrainer.envs.unity.faults import LaunchError
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.envs.unity.faults import LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.envs.workers.guard import Guard
 
 if sys.platform == "win32":
@@ -37,6 +38,8 @@ _MAX_SHOWN = 8  # maximum number of folder entries in a message
 _LOG_FILE_ARGUMENT = "-logfile"  # Unity ignores case
 _STANDARD_ERROR = 2
 _TERMINATE_GRACE_S = 5.0
+_CLOSE_GRACE_S = 10.0
+_DEATH_GRACE_S = 2.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
 _LOG_TAIL_BYTES = 1 << 16  # large, because the report of Unity's allocators is long
@@ -333,3 +336,47 @@ class PlayerProcess:
                     self._output.unlink()
         self._ended.set()
         self._on_exit()
+
+
+class PlayerOwner:
+    """Base class of the connections to players: the player's process, and the error that made it unusable.
+
+    The process is None if the player was started by someone else, such as an editor.
+    """
+
+    _noun = "The player"
+    _where_its_output_is = "See the Editor's console."
+    _process: PlayerProcess | None = None
+    _fault: EnvironmentFaultError | None = None
+
+    def kill(self) -> None:
+        """Kill the player without waiting for it. Takes no lock; ``close`` may still be called afterwards."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _stop(self, timeout_s: float, *, was_asked: bool) -> None:
+        """Wait until the player has quit, and terminate it if it does not or was never asked to."""
+        if self._process is not None:
+            is_deaf = not was_asked or isinstance(self._fault, PlayerTimeoutError)
+            self._process.stop(0.0 if is_deaf else min(timeout_s, _CLOSE_GRACE_S))
+
+    def _check_alive(self, reason: str = "") -> None:
+        if self._process is not None and self._process.has_ended:
+            end = f"{self._noun} {self._process.describe_end()}. {reason}".rstrip()
+            raise self._failed(PlayerDiedError(f"{end} {self._process.last_words()}"))
+
+    def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
+        """Return the error for a player that sends nothing."""
+        self._check_alive()
+        log = self._where_its_output_is if self._process is None else self._process.last_words()
+        return self._failed(PlayerTimeoutError(f"{self._noun} {failure} {advice} {log}"))
+
+    def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
+        """Return the error for a lost connection. If the player has died, raise the error that says how."""
+        if self._process is not None and self._process.wait(_DEATH_GRACE_S):
+            self._check_alive()
+        return self._failed(fault)
+
+    def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
+        self._fault = fault
+        return fault

@@ -21,7 +21,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, Flo
 from trajtrainer.envs.unity import decode, encode, launcher
 from trajtrainer.envs.unity.behaviors import PictureOrder, check_api_version, picture_order
 from trajtrainer.envs.unity.communicator import Communicator
-from trajtrainer.envs.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.envs.unity.faults import ActionError, LaunchError, PlayerQuitError
 from trajtrainer.envs.unity.pictures import OrderSearch
 from trajtrainer.envs.unity.ports import LOOPBACK
 from trajtrainer.envs.unity.proto.communicator_pb2 import (
@@ -34,8 +34,6 @@ from trajtrainer.envs.unity.side_channels import ANALYTICS_ID, SideChannel, Side
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 5004
 BASE_PORT = 5005
-_CLOSE_GRACE_S = 10.0
-_DEATH_GRACE_S = 2.0
 _ADVICE_CONNECT = (
     "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its "
     "Behavior Type is Default, and that the com.unity.ml-agents package is installed. Without a display, a build needs "
@@ -63,7 +61,7 @@ class PlayerConnection(Protocol):
     def close(self) -> None: ...
 
 
-class PlayerSession:
+class PlayerSession(launcher.PlayerOwner):
     """One player and its connection.
 
     The constructor returns once the player has connected and waits for its first reset. In addition to the arguments of
@@ -133,8 +131,6 @@ class PlayerSession:
         self._channels = SideChannels(channels)
         self._worker = worker_id
         self.timeout_wait = timeout_wait
-        self._process: launcher.PlayerProcess | None = None
-        self._fault: EnvironmentFaultError | None = None
         self.owes_answer = False
         self._is_reset = False
         self._is_showing_images = False
@@ -255,7 +251,7 @@ class PlayerSession:
                 self._waited_s += time.monotonic() - begin_s
                 if timeout_s is not None and timeout_s < remaining_s:
                     return None
-                raise self._silent("stopped answering", _ADVICE_ANSWER)
+                raise self._silent(f"stopped answering within {self.timeout_wait:g} s.", _ADVICE_ANSWER)
             self._waited_s = 0.0
             event = self._event(data)
             if event is not None:
@@ -275,16 +271,8 @@ class PlayerSession:
         self._is_closed = True
         atexit.unregister(self.close)
         self._communicator.say_goodbye()
-        if self._process is not None:
-            # A player that never connected does not receive the goodbye.
-            is_deaf = isinstance(self._fault, PlayerTimeoutError) or not self._has_connected
-            self._process.stop(0.0 if is_deaf else min(self.timeout_wait, _CLOSE_GRACE_S))
+        self._stop(self.timeout_wait, was_asked=self._has_connected)
         self._communicator.close()
-
-    def kill(self) -> None:
-        """Kill the player without waiting for it. Takes no lock; ``close`` may still be called afterwards."""
-        if self._process is not None:
-            self._process.kill()
 
     def _check_usable(self) -> None:
         if self._is_closed:
@@ -333,30 +321,8 @@ class PlayerSession:
         except PlayerQuitError as fault:
             raise self._lost(fault) from None
         if data is None:
-            raise self._silent(failure, advice)
+            raise self._silent(f"{failure} within {self.timeout_wait:g} s.", advice)
         return data
-
-    def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
-        """Return the error for a player that sends nothing."""
-        self._check_alive()
-        log = self._process.last_words() if self._process is not None else "See the Editor's console."
-        return self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
-
-    def _check_alive(self) -> None:
-        if self._process is not None and self._process.has_ended:
-            raise self._failed(
-                PlayerDiedError(f"The player {self._process.describe_end()}. {self._process.last_words()}")
-            )
-
-    def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """Return the error for a lost connection. If the player has died, raise the error that says how."""
-        if self._process is not None and self._process.wait(_DEATH_GRACE_S):
-            self._check_alive()
-        return self._failed(fault)
-
-    def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
-        self._fault = fault
-        return fault
 
     def _answer(self, reply: bytes) -> None:
         self._check_usable()

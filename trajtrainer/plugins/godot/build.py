@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.envs.sim.registry import simulation_kind
+from trajtrainer.envs.sim.registry import simulation_kinds
 from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.user_code import to_options
@@ -24,11 +24,10 @@ def command(env_path: str) -> list[str]:
         LaunchError: there is no such build or simulation.
     """
     path = _path(env_path)
-    if path.startswith(launcher.SIMULATION_PREFIX):
+    if launcher.is_simulation(path):
         names = path.removeprefix(launcher.SIMULATION_PREFIX)
         try:
-            for name in names.split("+"):
-                simulation_kind(name)
+            simulation_kinds(names)
         except ValueError as error:
             raise LaunchError(f"--env {env_path}: {error}") from error
         return [sys.executable, "-m", "trajtrainer.plugins.godot.simulation", names]
@@ -66,7 +65,7 @@ def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[s
 
 def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
     """Return whether a game starts without a window, so that Godot does not render."""
-    is_build = env_path.strip().startswith(_PREFIX) and not _path(env_path).startswith(launcher.SIMULATION_PREFIX)
+    is_build = env_path.strip().startswith(_PREFIX) and not launcher.is_simulation(_path(env_path))
     return is_build and _WITH_WINDOW not in env_args
 
 

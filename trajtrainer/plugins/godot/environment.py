@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters, PlayerLogs
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.envs.unity import launcher
-from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.envs.unity.faults import PlayerQuitError, PlayerTimeoutError
 from trajtrainer.envs.unity.ports import BASE_PORT, base_ports, listen, on_free_port
 from trajtrainer.plugins.godot import build, messages
 from trajtrainer.plugins.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
@@ -27,8 +28,6 @@ from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 11008  # the plugin's default port
-_CLOSE_GRACE_S = 10.0
-_DEATH_GRACE_S = 2.0
 _SEND_S = 1.0
 _METHOD = re.compile(r"[^\W\d]\w*")
 _ADVICE_CONNECT = (
@@ -105,7 +104,7 @@ def connect_game(
     return on_free_port(connect, ports, worker)
 
 
-class GodotGame:
+class GodotGame(launcher.PlayerOwner):
     """An ``Environment`` with a single worker. The constructor returns when the game has announced its agents.
 
     After a reset, the plugin starts new episodes with the next decision at the earliest, and in most games the answer
@@ -127,6 +126,8 @@ class GodotGame:
     """
 
     num_workers = 1
+    _noun = "The game"
+    _where_its_output_is = "See the output of the Godot editor."
 
     def __init__(
         self,
@@ -141,9 +142,7 @@ class GodotGame:
     ) -> None:
         self._worker, self._timeout_s = worker, float(settings.timeout_wait)
         self._said = set() if said is None else said
-        self._process: launcher.PlayerProcess | None = None
         self._connection: GameConnection | None = None
-        self._fault: EnvironmentFaultError | None = None
         self._is_closed = self._reset_is_due = False
         self._awaited: str | None = None  # the type of the game's next message; None while it waits for an answer
         self._is_first = False  # whether the next step is the first one reported after a reset
@@ -214,9 +213,9 @@ class GodotGame:
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         """See ``Environment``."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            content = self._receive(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+            content = self._receive(deadline_s)
             if content is None:
                 return []
             try:
@@ -246,16 +245,9 @@ class GodotGame:
             with contextlib.suppress(EnvironmentFaultError):
                 self._connection.send(frame(messages.CLOSE), _SEND_S)
             self._connection.close()
-        if self._process is not None:
-            is_deaf = self._connection is None or isinstance(self._fault, PlayerTimeoutError)
-            self._process.stop(0.0 if is_deaf else min(self._timeout_s, _CLOSE_GRACE_S))
+        self._stop(self._timeout_s, was_asked=self._connection is not None)
         for listener in self._listeners:
             listener.close()
-
-    def kill(self) -> None:
-        """See ``Environment``."""
-        if self._process is not None:
-            self._process.kill()
 
     def _start_reset(self) -> None:
         self._reset_is_due = False
@@ -278,8 +270,8 @@ class GodotGame:
         except PlayerTimeoutError as fault:
             raise self._failed(fault) from None
 
-    def _receive(self, timeout_s: float | None) -> bytearray | None:
-        """Return the game's next message, or None if it has not arrived after ``timeout_s`` seconds."""
+    def _receive(self, deadline_s: float) -> bytearray | None:
+        """Return the game's next message, or None if it has not arrived at ``deadline_s``, by ``time.monotonic``."""
         self._check_usable()
         if self._awaited is None:
             raise RuntimeError("The game is waiting for a message: reset it or send actions first.")
@@ -288,7 +280,7 @@ class GodotGame:
             begin_s = time.monotonic()
             longest_s = min(LONGEST_WAIT_S, self._timeout_s - self._waited_s)
             try:
-                content = self._connection.receive(longest_s if timeout_s is None else min(timeout_s, longest_s))
+                content = self._connection.receive(min(longest_s, max(0.0, deadline_s - begin_s)))
             except PlayerQuitError as fault:
                 raise self._lost(fault) from None
             except InvalidDataError as fault:
@@ -298,14 +290,12 @@ class GodotGame:
                 return content
             self._check_alive()
             # Only time spent in this loop counts as waiting, because the game may have sent its message long before.
-            waited_s = time.monotonic() - begin_s
-            self._waited_s += waited_s
+            now_s = time.monotonic()
+            self._waited_s += now_s - begin_s
             if self._waited_s >= self._timeout_s:
                 raise self._silent(f"stopped answering within {self._timeout_s:g} s.", _ADVICE_ANSWER)
-            if timeout_s is not None:
-                timeout_s -= waited_s
-                if timeout_s <= 0:
-                    return None
+            if now_s >= deadline_s:
+                return None
 
     def _event(self, content: bytearray) -> EnvironmentEvent | None:
         """Return the event in a message, or None if another message from the game has to come first."""
@@ -343,26 +333,6 @@ class GodotGame:
             raise PlayerQuitError("The game has been closed.")
         if self._fault is not None:
             raise self._fault
-
-    def _check_alive(self, reason: str = "") -> None:
-        if self._process is not None and self._process.has_ended:
-            end = f"The game {self._process.describe_end()}. {reason}".rstrip()
-            raise self._failed(PlayerDiedError(f"{end} {self._process.last_words()}"))
-
-    def _silent(self, what: str, advice: str) -> EnvironmentFaultError:
-        self._check_alive()
-        log = self._process.last_words() if self._process is not None else "See the output of the Godot editor."
-        return self._failed(PlayerTimeoutError(f"The game {what} {advice} {log}"))
-
-    def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """Return the error for a lost connection. If the game has died, its exit status is more informative."""
-        if self._process is not None and self._process.wait(_DEATH_GRACE_S):
-            self._check_alive()
-        return self._failed(fault)
-
-    def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
-        self._fault = fault
-        return fault
 
 
 def method_name(parameter: str, sampler: Sampler) -> str:

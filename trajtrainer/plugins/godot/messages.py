@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core import spec as specs
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.numeric import numbers_in
-from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec
+from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec, usual_sensor
 from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, ObservationArray, StepBatch, agent_ids
 from trajtrainer.envs.unity.faults import ActionError, InvalidObservationError
 from trajtrainer.envs.unity.gate import Gate
@@ -79,7 +78,6 @@ class GodotSensor(NamedTuple):
         Raises:
             InvalidDataError: a value is missing, has the wrong size or is not a number.
         """
-        shape = (len(observations), *self.spec.shape)
         try:
             values = [observation[self.key] for observation in observations]
             if self.picture is not None:
@@ -89,11 +87,11 @@ class GodotSensor(NamedTuple):
                     raise ValueError("pictures of different sizes")
                 return np.ascontiguousarray(picture)
             column = numbers_in(values, np.float32).reshape(len(values), -1)
+            if column.shape[1:] != self.spec.shape:
+                raise ValueError("vectors of another size")
+            return column
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._mismatch(observations) from error
-        if column.shape != shape:
-            raise self._mismatch(observations)
-        return column
 
     def _mismatch(self, observations: Sequence[Any]) -> InvalidDataError:
         expected = f"{math.prod(self.spec.shape)} numbers"
@@ -137,7 +135,6 @@ class GodotBehavior:
         actions: the agents' action keys, in the game's order.
         agents: the agents' indices in the game's lists, i64 [N].
         worker: the worker's number, which becomes part of the agent ids.
-        is_alone: whether this is the game's only policy name.
     """
 
     def __init__(
@@ -147,8 +144,6 @@ class GodotBehavior:
         actions: tuple[ActionKey, ...],
         agents: LongArray,
         worker: int,
-        *,
-        is_alone: bool,
     ) -> None:
         continuous = sum(action.size for action in actions if not action.is_discrete)
         branches = tuple(action.size for action in actions if action.is_discrete)
@@ -156,17 +151,17 @@ class GodotBehavior:
         self.spec = BehaviorSpec([sensor.spec for sensor in sensors], ActionSpec(continuous, branches))
         self.agents: list[int] = agents.tolist()
         self._ids = agent_ids(worker, agents)
-        self._is_alone = is_alone
         self._num_choices = sum(branches)
 
     def pick(self, entries: list[Any]) -> list[Any]:
         """Select the entries of these agents from a list with an entry for each agent of the game."""
-        return entries if self._is_alone else [entries[agent] for agent in self.agents]
+        is_alone = len(entries) == len(self.agents)
+        return entries if is_alone else [entries[agent] for agent in self.agents]
 
     def decisions(self, observations: list[Any]) -> StepBatch:
         """Return the step with which all agents start an episode."""
-        columns = tuple(sensor.column(observations) for sensor in self.sensors)
-        return self._batch(self._ids, columns, np.zeros(len(self._ids), np.float32), np.zeros(0, np.bool_))
+        count = len(self.agents)
+        return self.step(observations, [0.0] * count, [False] * count, [])
 
     def step(self, observations: list[Any], rewards: list[Any], dones: list[Any], infos: list[Any]) -> StepBatch:
         """Return a step of all agents. For those that are done, it ends the episode.
@@ -174,34 +169,28 @@ class GodotBehavior:
         Raises:
             InvalidDataError: the observations or rewards do not match the announced spaces.
         """
-        columns = tuple(sensor.column(observations) for sensor in self.sensors)
+        ids, columns = self._ids, [sensor.column(observations) for sensor in self.sensors]
         reward = _rewards(rewards)
-        if True not in dones:
-            return self._batch(self._ids, columns, reward, np.zeros(0, np.bool_))
-        ended = [place for place, done in enumerate(dones) if done]
-        last = [infos[place].get("final_obs", observations[place]) for place in ended]
-        columns = tuple(
-            np.concatenate((sensor.column(last), column))  # type: ignore[misc]
-            for sensor, column in zip(self.sensors, columns, strict=True)
-        )
-        interrupted = np.array([bool(infos[place].get("truncated")) for place in ended])
-        earned = np.concatenate((reward[ended], reward))
-        earned[len(ended) :][ended] = 0.0
-        return self._batch(np.concatenate((self._ids[ended], self._ids)), columns, earned, interrupted)
-
-    def _batch(
-        self, ids: LongArray, columns: tuple[ObservationArray, ...], reward: FloatArray, interrupted: NDArray[np.bool_]
-    ) -> StepBatch:
+        ended = list(itertools.compress(itertools.count(), dones))
+        if ended:
+            last = [infos[place].get("final_obs", observations[place]) for place in ended]
+            ids = np.concatenate((ids[ended], ids))
+            columns = [
+                np.concatenate((sensor.column(last), column))  # type: ignore[misc]
+                for sensor, column in zip(self.sensors, columns, strict=True)
+            ]
+            reward = np.concatenate((reward[ended], reward))
+            reward[len(ended) :][ended] = 0.0
         count = len(ids)
         return StepBatch(
             agent=ids,
-            obs=columns,
+            obs=tuple(columns),
             reward=reward,
             group=np.zeros(count, np.int32),
             group_reward=np.zeros(count, np.float32),
             mask=np.zeros((count, self._num_choices), np.bool_),
-            interrupted=interrupted,
-            num_terminal=len(interrupted),
+            interrupted=np.array([bool(infos[place].get("truncated")) for place in ended], np.bool_),
+            num_terminal=len(ended),
         )
 
     def fill(self, rows: list[dict[str, Any]], batch: ActionBatch | None) -> None:
@@ -269,10 +258,7 @@ class Layout:
                 )
             BehaviorId.parse(name)  # raises an error if the team is not a number
             sensors, actions = tuple(_sensors(observed[first], name)), tuple(_actions(acted[first], name))
-            alone = len(places) == 1
-            self.behaviors.append(
-                GodotBehavior(name, sensors, actions, np.array(agents, np.int64), worker, is_alone=alone)
-            )
+            self.behaviors.append(GodotBehavior(name, sensors, actions, np.array(agents, np.int64), worker))
         length = _SLACK + 2 * sum(  # twice, because a step may also have the last observation of an episode
             len(behavior.agents) * (_PER_NUMBER + sum(sensor.characters for sensor in behavior.sensors))
             for behavior in self.behaviors
@@ -415,7 +401,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
         if numbers > _MOST_NUMBERS:
             raise InvalidDataError(f"The game announced {numbers} numbers or more in {where}; that is too large.")
         if _PICTURE not in key:
-            yield GodotSensor(key, _default_spec((math.prod(sizes),), key), None)
+            yield GodotSensor(key, usual_sensor((math.prod(sizes),), key), None)
             continue
         picture = _picture(sizes)
         if picture is None:
@@ -425,11 +411,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
                 "channels], with 1, 3 or 4 channels."
             )
         height, width, channels = picture
-        yield GodotSensor(key, _default_spec((channels, height, width), key), picture)
-
-
-def _default_spec(shape: tuple[int, ...], key: str) -> ObservationSpec:
-    return ObservationSpec(shape, specs.USUAL_PROPERTIES[len(shape)], specs.ObservationType.DEFAULT, key)
+        yield GodotSensor(key, usual_sensor((channels, height, width), key), picture)
 
 
 def _picture(sizes: list[int]) -> tuple[int, int, int] | None:
@@ -464,11 +446,11 @@ def _actions(space: dict[str, Any], policy: str) -> Iterator[ActionKey]:
 def _rewards(rewards: list[Any]) -> FloatArray:
     try:
         reward = numbers_in(rewards, np.float32)
+        if reward.ndim != 1:
+            raise TypeError("lists of numbers")
+        return reward
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Each must be a number.") from error
-    if reward.shape != (len(rewards),):
-        raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Each must be a number.")
-    return reward
 
 
 def _whole(value: object, what: str, most: int) -> int:

@@ -8,7 +8,7 @@ are followed by the same number of values that the plugin skips: standard deviat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,27 +58,21 @@ class ActionPart(NamedTuple):
 
 
 def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin, *, action_order: str = "") -> None:  # noqa: ARG001
-    """Write a policy for ``trajtrainer export``.
-
-    Raises:
-        ExportError: see ``export_for_godot`` and ``ActionPart.parse``.
-    """
-    export_for_godot(actor, spec, path, ActionPart.parse(action_order) if action_order else ())
-
-
-def export_for_godot(actor: Actor, spec: BehaviorSpec, path: Path, order: Sequence[ActionPart] = ()) -> None:
     """Write an actor's policy for the plugin. The file is written completely or not at all.
 
     Args:
         actor: the policy network, trained or not, on any device.
         spec: the behavior's spec. Its observations are named after the game's keys.
         path: path of the file. An existing file is replaced.
-        order: order of the game's actions; required if there are both discrete and continuous ones.
+        origin: not used.
+        action_order: order of the game's actions, see ``ActionPart.parse``; required if there are both discrete and
+            continuous ones.
 
     Raises:
-        ExportError: the plugin cannot run this kind of policy, or the file cannot be written.
+        ExportError: the order cannot be parsed, the plugin cannot run this kind of policy, or the file cannot be
+            written.
     """
-    parts = _checked(actor, spec, order)
+    parts = _checked(actor, spec, ActionPart.parse(action_order) if action_order else ())
     model = _draw(actor, spec, parts).build("policy")
     _check_parity(model, actor, spec, parts)
     try:
@@ -132,20 +126,13 @@ def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> Grap
         assert head.discrete is not None
         logits = graph.linear(head.discrete, encoding)
     pieces: list[str] = []
-    number = choice = branch = 0
-    for part in parts:
-        if part.is_discrete:
-            size = head.branches[branch]
-            pieces.append(graph.slice(logits, axis=1, start=choice, end=choice + size))
-            choice, branch = choice + size, branch + 1
-            continue
-        pieces.append(graph.slice(values, axis=1, start=number, end=number + part.size))
-        if head.branches:
+    for is_discrete, start, end in _columns(parts, head.branches):
+        pieces.append(graph.slice(logits if is_discrete else values, axis=1, start=start, end=end))
+        if head.branches and not is_discrete:
             pieces.append(graph.node("Mul", pieces[-1], graph.constant(0.0)))
-        number += part.size
     graph.node("Concat", *pieces, axis=1, output=OUTPUT)
     graph.node("Identity", state, output=STATE_OUT)
-    graph.output(OUTPUT, [sum(head.branches) + number * (2 if head.branches else 1)])
+    graph.output(OUTPUT, [sum(head.branches) + head.continuous_size * (2 if head.branches else 1)])
     graph.output(STATE_OUT, [])
     # Leave out the nodes that sample actions, because the plugin samples them itself.
     wanted = {output.name for output in graph.outputs}
@@ -157,6 +144,15 @@ def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> Grap
     graph.operators[:] = reversed(kept)
     graph.weights = {name: weight for name, weight in graph.weights.items() if name in wanted}
     return graph
+
+
+def _columns(parts: Sequence[ActionPart], branches: Sequence[int]) -> Iterator[tuple[bool, int, int]]:
+    """Yield whether each part is discrete, and its columns among the logits or the values: the first, and the end."""
+    sizes, ends = iter(branches), {True: 0, False: 0}
+    for is_discrete, size in parts:
+        start = ends[is_discrete]
+        ends[is_discrete] += next(sizes) if is_discrete else size
+        yield is_discrete, start, ends[is_discrete]
 
 
 @torch.inference_mode()
@@ -172,15 +168,12 @@ def _check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec, part
     mask = torch.zeros((_ROWS, sum(actor.head.branches)), dtype=torch.bool, device=device)
     distribution, _ = actor.distribution([torch.from_numpy(values).to(device) for values in obs], mask)
     continuous = distribution.to_env(distribution.deterministic().continuous).cpu().numpy()
-    logits = iter(distribution.logits)
-    columns, number = [], 0
-    for part in parts:
-        if part.is_discrete:
-            columns.append(next(logits).cpu().numpy())
-            continue
-        columns.append(continuous[:, number : number + part.size])
-        columns += [np.zeros_like(columns[-1])] if actor.head.branches else []
-        number += part.size
+    logits = torch.cat([distribution.mu[:, :0], *distribution.logits], 1).cpu().numpy()
+    columns = []
+    for is_discrete, start, end in _columns(parts, actor.head.branches):
+        columns.append((logits if is_discrete else continuous)[:, start:end])
+        if actor.head.branches and not is_discrete:
+            columns.append(np.zeros_like(columns[-1]))
     wanted = np.concatenate(columns, axis=1)
     if not np.allclose(found[OUTPUT], wanted, rtol=_RELATIVE, atol=_ABSOLUTE) or (found[STATE_OUT] != state).any():
         raise ExportError(

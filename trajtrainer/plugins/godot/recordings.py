@@ -8,7 +8,6 @@ discrete.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,14 @@ _OPTION = "--actions"
 _EXPECTED = "for example continuous:2,discrete:3 for two continuous numbers followed by one of three choices"
 
 
-def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
-    """Read the trajectories of a recording.
-
-    Args:
-        path: path of the file.
-        actions: the kinds of the numbers in an action, in order: ``continuous:2,discrete:3``.
+def read(path: str | Path, options: ReadOptions) -> list[DemonstrationSource]:
+    """Read the trajectories of a recording, and return a list with one source.
 
     Raises:
-        DemonstrationError: the file does not exist or is not such a recording, or ``actions`` does not match it.
+        DemonstrationError: the file does not exist or is not such a recording, or ``options.actions`` does not match
+            it.
     """
+    path, actions = Path(path), options.actions
     try:
         episodes = _episodes(path)
         size = len(_row(episodes[0][1][0]))
@@ -60,7 +57,7 @@ def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
             f"{path} is damaged, or not a recording of the Godot RL Agents plugin: {error}. Expected a list of "
             "episodes, each with a list of observations and a list of actions."
         ) from error
-    return DemonstrationSource(path, spec, "", lambda: iter(trajectories))
+    return [DemonstrationSource(path, spec, "", lambda: iter(trajectories))]
 
 
 def _episodes(path: Path) -> list[tuple[list[Any], list[Any]]]:
@@ -116,22 +113,15 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
 
 def _row(numbers: Any) -> list[float]:
     """Return the numbers of a list that may contain nested lists, which ``get_action`` may return."""
-    return list(_flat(numbers))
-
-
-def _flat(numbers: Any) -> Iterator[float]:
+    row: list[float] = []
     for number in numbers:
         if isinstance(number, list):
-            yield from _flat(number)
+            row += _row(number)
         elif isinstance(number, int | float):
-            yield float(number)
+            row.append(float(number))
         else:
             raise TypeError(f"found {number!r}, expected a number")
-
-
-def read(path: str, options: ReadOptions) -> list[DemonstrationSource]:
-    """Return the recording as a list with one source."""
-    return [godot_source(Path(path), options.actions)]
+    return row
 
 
 ROW = RecordingFormat(read)

@@ -85,7 +85,7 @@ class GodotAgents:
                 raise ValueError(f"{name} has images that are not made of bytes, which Godot games cannot send")
             key = f"camera{number}_2d" if is_picture else "obs" if not number else f"obs{number}"
             self.observation_space[key] = {"size": list(sensor.shape), "space": "box"}
-            self._columns.append((key, _hexadecimal if is_picture else _numbers))
+            self._columns.append((key, _hexadecimal if is_picture else lambda column: column.tolist()))
         spec = simulation.spec.action_spec
         self.action_space: dict[str, Any] = {}
         if spec.continuous_size:
@@ -136,10 +136,6 @@ class GodotAgents:
         return reward.tolist(), done.tolist(), infos
 
 
-def _numbers(column: ObservationArray) -> list[Any]:
-    return column.tolist()  # type: ignore[no-any-return]
-
-
 def _hexadecimal(column: ObservationArray) -> list[str]:
     """Encode images in Godot's layout, which keeps the channels of a pixel together."""
     return [picture.transpose(1, 2, 0).tobytes().hex() for picture in column]
@@ -164,6 +160,7 @@ class GameProtocol:
         resets_at_once: bool = False,
     ) -> None:
         self._agents = agents
+        self._of_each = [each for each in agents for _ in range(each.count)]  # an entry for each agent
         self._parameters = parameters
         self._has_old_info = has_old_info
         self._resets_at_once = resets_at_once
@@ -175,33 +172,25 @@ class GameProtocol:
         if kind == "env_info":
             return self._info()
         if kind == "call":
-            return {
-                "type": "call",
-                "returns": [self._call(message["method"])] * sum(each.count for each in self._agents),
-            }
+            return {"type": "call", "returns": [self._call(message["method"])] * len(self._of_each)}
         if kind == "reset":
             self._needs_reset = not self._resets_at_once
             if self._resets_at_once:
                 for each in self._agents:
                     each.reset()
-            return {"type": "reset", "obs": self._observations(), **self._infos([{}] * self._count)}
+            return {"type": "reset", "obs": self._observations(), **self._infos([{}] * len(self._of_each))}
         if kind == "action":
             return self._step(message["action"])
         return None
 
-    @property
-    def _count(self) -> int:
-        return sum(each.count for each in self._agents)
-
     def _info(self) -> Message:
-        spaces = {
-            name: [getattr(each, name) for each in self._agents for _ in range(each.count)]
-            for name in ("observation_space", "action_space")
-        }
-        if self._has_old_info:
-            return {"type": "env_info", "n_agents": self._count, **{name: each[0] for name, each in spaces.items()}}
-        names = [each.name for each in self._agents for _ in range(each.count)]
-        return {"type": "env_info", "n_agents": self._count, "agent_policy_names": names, **spaces}
+        info: Message = {"type": "env_info", "n_agents": len(self._of_each)}
+        if not self._has_old_info:
+            info["agent_policy_names"] = [each.name for each in self._of_each]
+        for name in ("observation_space", "action_space"):
+            spaces = [getattr(each, name) for each in self._of_each]
+            info[name] = spaces[0] if self._has_old_info else spaces
+        return info
 
     def _step(self, actions: list[Message]) -> Message:
         at = 0

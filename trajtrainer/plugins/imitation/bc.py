@@ -9,63 +9,66 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from trajtrainer.core.spec import sensors_named, with_sensors
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.learning.algos.algorithm import LearningContext, Statistics
-from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.learning.nn.fast.adam import Adam
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.rewards.signal import RewardSignal
 from trajtrainer.plugins.imitation.distillation import as_seen, labels
-from trajtrainer.plugins.imitation.offline import Offline, imitation_losses, limit_sigma, make_student
-from trajtrainer.plugins.imitation.settings import CloningHyperparameters
+from trajtrainer.plugins.imitation.offline import Offline, imitation_losses, limit_sigma, make_actor
+from trajtrainer.plugins.imitation.settings import BCHyperparameters, CloningHyperparameters, DAggerHyperparameters
 
 
-class Cloner:
+class Cloning(Algorithm):
     """Makes gradient steps of behavioral cloning for both kinds of policies (``policy: ppo`` or ``sac``)."""
-
-    def __init__(self, actor: Actor, hyper: CloningHyperparameters) -> None:
-        self._actor = actor
-        self._hyper = hyper
-        self._adam = Adam(actor.parameters(), hyper.learning_rate, weight_decay=hyper.weight_decay)
-
-    def gradient_step(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
-        """Make a gradient step, and return statistics as 0-d tensors."""
-        # L = -log pi(a | s), or KL(teacher || pi), averaged over the steps.
-        distribution, _ = self._actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
-        loss = masked_mean(imitation_losses(self._actor, distribution, batch), batch.loss_mask)
-        self._adam.descend(loss, learning_rate)
-        limit_sigma(self._actor, self._hyper.min_std)
-        return {"Losses/Policy Loss": loss.detach()}
-
-    def state(self) -> dict[str, dict[str, Any]]:
-        """Return Adam's state under the name that it has in the checkpoint."""
-        return {"policy": self._adam.state_dict()}
-
-    def load_state(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what ``state`` returned.
-
-        Raises:
-            KeyError: ``states`` has no entry ``policy``.
-            ValueError: the state is from a different policy.
-        """
-        self._adam.load_state_dict(states["policy"])
-
-
-class BC(Offline):
-    """Imitates recorded actions, or a teacher's distribution over actions."""
-
-    timer: ClassVar[str] = "BC.update"
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
     ) -> None:
         super().__init__(context, networks, signals)
-        self.cloner = Cloner(self.actor, self.hyper)
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, CloningHyperparameters)
+        self._min_std = hyper.min_std
+        self._adam = Adam(self.actor.parameters(), hyper.learning_rate, weight_decay=hyper.weight_decay)
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        return {"actor": make_student(context)}
+        """Make a policy that only sees the ``student_sensors`` if the settings list any.
+
+        Raises:
+            SettingsError: the behavior has no sensor with that name.
+            UnsupportedError: no encoder can handle a sensor.
+        """
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, BCHyperparameters | DAggerHyperparameters)
+        sees = sensors_named(context.spec, hyper.student_sensors) if hyper.student_sensors else None
+        actor = make_actor(with_sensors(context.spec, sees), context.settings.network_settings, hyper)
+        actor.sees = sees
+        return {"actor": actor}
+
+    def imitate(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
+        """Make a gradient step, and return statistics as 0-d tensors."""
+        # L = -log pi(a | s), or KL(teacher || pi), averaged over the steps.
+        actor = self.actor
+        distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+        loss = masked_mean(imitation_losses(actor, distribution, batch), batch.loss_mask)
+        self._adam.descend(loss, learning_rate)
+        limit_sigma(actor, self._min_std)
+        return {"Losses/Policy Loss": loss.detach()}
+
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        return {"policy": self._adam.state_dict()}
+
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        self._adam.load_state_dict(states["policy"])
+
+
+class BC(Cloning, Offline):
+    """Imitates recorded actions, or a teacher's distribution over actions."""
+
+    timer: ClassVar[str] = "BC.update"
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
         teacher = self.context.expert
@@ -77,10 +80,4 @@ class BC(Offline):
         return super().add(as_seen(packed, self.actor), rewards)
 
     def gradient_step(self, batch: Minibatch, step: int) -> dict[str, Tensor]:
-        return self.cloner.gradient_step(batch, self.decayed(self.hyper.learning_rate, step))
-
-    def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        return self.cloner.state()
-
-    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        self.cloner.load_state(states)
+        return self.imitate(batch, self.decayed(self.hyper.learning_rate, step))

@@ -18,13 +18,13 @@ from trajtrainer.core.columns import teacher_entries
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.experience.replay import Replay, rows_for
 from trajtrainer.experience.trajectory import PackedSteps, PerAgent
-from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.learning.algos.algorithm import LearningContext, Statistics
 from trajtrainer.learning.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
 from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.learning.rewards.signal import RewardSignal
-from trajtrainer.plugins.imitation.bc import Cloner
+from trajtrainer.plugins.imitation.bc import Cloning
 from trajtrainer.plugins.imitation.distillation import as_seen, labels
-from trajtrainer.plugins.imitation.offline import make_student, tensors
+from trajtrainer.plugins.imitation.offline import tensors
 from trajtrainer.plugins.imitation.settings import DAggerHyperparameters
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -32,7 +32,7 @@ _EXTRA = "dagger"
 _LEAD = 128
 
 
-class DAgger(Algorithm):
+class DAgger(Cloning):
     """Imitates an expert in the states that the learner's own policy reaches, while collecting experience.
 
     The paper's rounds are as short as possible here: new labels are used at once, together with all earlier ones (the
@@ -40,7 +40,6 @@ class DAgger(Algorithm):
 
     Attributes:
         replay: the data set D: the policy's observations with the expert's actions or distributions instead of its own.
-        cloner: makes the gradient steps.
     """
 
     counts_group_rewards = True
@@ -56,7 +55,6 @@ class DAgger(Algorithm):
         memory = settings.network_settings.memory
         self._hyper = hyper
         actor, dtypes = self.actor, context.obs_dtypes
-        self.cloner = Cloner(actor, hyper)
         self.replay = Replay(
             actor.spec,
             dtypes if actor.sees is None else [dtypes[number] for number in actor.sees],
@@ -76,10 +74,6 @@ class DAgger(Algorithm):
         self._pace = pace_of(hyper.steps_per_update, 0, context.messages)
         # Agent -> the expert's memory in the agent's unfinished episode.
         self._memories = PerAgent[FloatArray]()
-
-    @classmethod
-    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        return {"actor": make_student(context)}
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
@@ -125,7 +119,7 @@ class DAgger(Algorithm):
         block_size = self._batches.block_size
         for batch in self.until_stop(chain.from_iterable(self._batches.blocks(due))):
             with self.context.timers(self.timer):
-                found.append(self.cloner.gradient_step(batch, rate))
+                found.append(self.imitate(batch, rate))
             self._pace.made(1)
             self.gradient_steps += 1
             if len(found) < due and len(found) % block_size == 0:
@@ -134,12 +128,6 @@ class DAgger(Algorithm):
 
     def reset_worker(self, worker: int | None) -> None:
         self._memories.reset_worker(worker)
-
-    def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        return self.cloner.state()
-
-    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        self.cloner.load_state(states)
 
     def generators(self) -> dict[str, torch.Generator]:
         return self._batches.generators()

@@ -51,7 +51,10 @@ def expert(
     key, word = ("teacher", hyper.teacher) if isinstance(hyper, BCHyperparameters) else ("expert", hyper.expert)
     try:
         if word.startswith(_FUNCTION):
-            function = _function(word.removeprefix(_FUNCTION))
+            reference = word.removeprefix(_FUNCTION)
+            function = resolve(reference)
+            if not callable(function):
+                raise TypeError(f"{reference} is a {type(function).__name__}, not a function.")
             found = None if spec is None else FunctionExpert(function, word, spec)
         elif word == _HEURISTIC:
             found = None if spec is None else heuristic_policy(name, spec)
@@ -75,13 +78,6 @@ def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> 
         raise SettingsError(f"{word} matches {len(models)} checkpoints. Give a single one, or a run.")
     file = models[0].file(name, [name])
     return None if spec is None else file.load(spec).policy(0)
-
-
-def _function(reference: str) -> Callable[..., Any]:
-    found = resolve(reference)
-    if not callable(found):
-        raise TypeError(f"{reference} is a {type(found).__name__}, not a function.")
-    return found
 
 
 class FunctionExpert:

@@ -113,7 +113,8 @@ class IQL(Offline):
         # L_pi (equation 7): behavioral cloning, weighted by exp(beta (Q' - V)).
         with torch.no_grad():
             weight = advantage_weight(seen - value, hyper.temperature, hyper.max_weight)
-        loss_pi = policy_loss(log_likelihood(self.actor, batch), weight, mask)
+        distribution, _ = self.actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+        loss_pi = policy_loss(log_likelihood(self.actor, distribution, batch), weight, mask)
 
         self._adams["policy"].descend(loss_pi, self.decayed(hyper.learning_rate, step))
         self._adams["value"].descend(loss_v + loss_q.sum(), self.decayed(hyper.critic_learning_rate, step))

@@ -25,7 +25,7 @@ from trajtrainer.core.columns import (
     sensor_name,
 )
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.spec import BehaviorSpec, sensors_named, with_sensors
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
@@ -35,13 +35,7 @@ from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.learning.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.learning.rewards.signal import RewardSignal
-from trajtrainer.plugins.imitation.settings import (
-    BCHyperparameters,
-    CloningHyperparameters,
-    DAggerHyperparameters,
-    OfflineHyperparameters,
-    PolicyKind,
-)
+from trajtrainer.plugins.imitation.settings import CloningHyperparameters, OfflineHyperparameters, PolicyKind
 from trajtrainer.settings.network import NetworkSettings
 
 _LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
@@ -79,7 +73,7 @@ class DatasetRows:
         *,
         sequence_length: int,
         device: torch.device,
-        more: Callable[[], dict[str, FloatArray]] | None = None,
+        more: Mapping[str, FloatArray] | None = None,
     ) -> None:
         """Find the sequences.
 
@@ -88,25 +82,20 @@ class DatasetRows:
             parts: the parts of its trajectories to use.
             sequence_length: the sequence length L.
             device: device of the networks.
-            more: returns additional columns, f32 [B, ...]. If given, minibatches also have next observations.
+            more: additional columns, f32 [B, ...]. If given, minibatches also have next observations.
         """
         self._packed = packed
         self._length = sequence_length
         self._device = device
-        self._more = None if more is None else more()
+        self._more = more
         self._names = [name for name in _LEARNED_FROM if name in packed.steps]
         lengths = parts.stop - parts.start
         counts = -(-lengths // sequence_length)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._starts: LongArray = np.repeat(parts.start, counts)
-        self._starts += within * sequence_length
-        self._lengths = np.minimum(np.repeat(lengths, counts) - within * sequence_length, sequence_length)
+        self._starts: LongArray = np.repeat(parts.start, counts) + within * sequence_length
+        self._stops: LongArray = np.repeat(parts.stop, counts)
         self.num_steps = int(lengths.sum())
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences Q."""
-        return len(self._starts)
+        self.num_sequences = len(self._starts)
 
     @property
     def row_bytes(self) -> int:
@@ -154,10 +143,9 @@ class DatasetRows:
         first = self._starts.take(numbers)
         if self._length == 1:
             return first, None
-        lengths, steps = self._lengths.take(numbers)[:, None], np.arange(self._length)
-        rows = (first[:, None] + np.minimum(steps, lengths - 1)).reshape(-1)
-        real = (steps < lengths).reshape(-1)
-        return rows, None if real.all() else real
+        rows, stops = first[:, None] + np.arange(self._length), self._stops.take(numbers)[:, None]
+        real = (rows < stops).reshape(-1)
+        return np.minimum(rows, stops - 1).reshape(-1), None if real.all() else real
 
     def _next_observations(self, rows: LongArray) -> list[NDArray[Any]]:
         packed = self._packed
@@ -240,32 +228,12 @@ def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyper
     return Actor(spec, network, conditional_sigma=is_sac, tanh_squash=is_sac)
 
 
-def make_student(context: LearningContext) -> Actor:
-    """Make a policy like ``make_actor``, which only sees the ``student_sensors`` if the settings list any.
-
-    Raises:
-        SettingsError: the behavior has no sensor with that name.
-        UnsupportedError: no encoder can handle a sensor.
-    """
-    hyper = context.settings.hyperparameters
-    assert isinstance(hyper, BCHyperparameters | DAggerHyperparameters)
-    sees = sensors_named(context.spec, hyper.student_sensors) if hyper.student_sensors else None
-    actor = make_actor(with_sensors(context.spec, sees), context.settings.network_settings, hyper)
-    actor.sees = sees
-    return actor
-
-
-def recorded(actor: Actor, continuous: Tensor) -> Tensor:
-    """Convert recorded actions [b, C] from the environment's range to that of the policy's distribution."""
-    raw = actor.head.from_env(continuous)
-    return raw.clamp(-_BELOW_ONE, _BELOW_ONE) if actor.head.tanh_squash else raw
-
-
-def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
+def log_likelihood(actor: Actor, distribution: ActionDistribution, batch: Minibatch) -> Tensor:
     """Return the log-probability of the recorded actions [b], summed over actions and branches."""
-    distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
-    of_each: Tensor = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"])
-    return of_each.sum(1)
+    # Convert the actions from the environment's range to that of the distribution.
+    raw = actor.head.from_env(batch["continuous"])
+    raw = raw.clamp(-_BELOW_ONE, _BELOW_ONE) if actor.head.tanh_squash else raw
+    return distribution.log_prob(raw, batch["discrete"]).sum(1)
 
 
 def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
@@ -290,7 +258,7 @@ def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Mini
     """Return the loss of each row [b]: the divergence from the teacher if there is one, otherwise -ln pi(a | s)."""
     if TEACHER_MEAN in batch.rows:
         return divergence(distribution, batch)
-    return -distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"]).sum(1)
+    return -log_likelihood(actor, distribution, batch)
 
 
 @torch.no_grad()
@@ -305,19 +273,19 @@ def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
     """Measure how well the modes of the policy predict the recorded actions.
 
     Returns:
-        Sums over the real rows: ``rows``, their number; ``loss``, see ``imitation_losses``; ``squared_error``, averaged
-        over the continuous actions, in the environment's units; ``hits``, the fraction of branches predicted correctly.
-        The last two are only included if the agents have such actions.
+        Sums over the real rows: ``rows``, their number, and by tag: the loss, see ``imitation_losses``; the squared
+        error, averaged over the continuous actions, in the environment's units; the fraction of branches predicted
+        correctly. The last two are only included if the agents have such actions.
     """
     distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     mode = distribution.deterministic()
     weight = torch.ones(len(batch), device=batch["mask"].device) if batch.loss_mask is None else batch.loss_mask
-    sums = {"rows": weight.sum(), "loss": weight @ imitation_losses(actor, distribution, batch)}
+    sums = {"rows": weight.sum(), "Losses/Validation Loss": weight @ imitation_losses(actor, distribution, batch)}
     if actor.head.continuous_size:
         error = distribution.to_env(mode.continuous) - batch["continuous"]
-        sums["squared_error"] = weight @ error.square().mean(1)
+        sums["Policy/Validation Error"] = weight @ error.square().mean(1)
     if actor.head.branches:
-        sums["hits"] = weight @ (mode.discrete == batch["discrete"]).float().mean(1)
+        sums["Policy/Validation Accuracy"] = weight @ (mode.discrete == batch["discrete"]).float().mean(1)
     return sums
 
 
@@ -364,7 +332,12 @@ class Offline(Algorithm):
         memory = context.settings.network_settings.memory
         length = self._length = 1 if memory is None else memory.sequence_length
         learned, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
-        more = (lambda: self._outcomes(packed, rewards)) if self.needs_next else None
+        more = None
+        if self.needs_next:
+            (signal,) = self.signals
+            terminated = packed["done"] & ~packed["interrupted"]
+            discount = (np.float32(signal.gamma) * ~terminated).astype(np.float32)
+            more = {"rewards": rewards[0], "discount": discount}
         self._rows = DatasetRows(packed, learned, sequence_length=length, device=context.device, more=more)
         self._apart = DatasetRows(packed, apart, sequence_length=length, device=context.device)
         if not self._rows.num_steps:
@@ -379,26 +352,14 @@ class Offline(Algorithm):
                 self.actor.update_normalization(obs)
         return {}
 
-    def _copy_normalization(self) -> None:
-        """Copy the policy's normalizers, which may come from another run, to all value networks."""
-        for network in self.networks.values():
-            if isinstance(network, ValueNetwork):
-                network.body.copy_normalization(self.actor.body)
-
-    def _outcomes(self, packed: PackedSteps, rewards: FloatArray) -> dict[str, FloatArray]:
-        (signal,) = self.signals
-        terminated = packed["done"] & ~packed["interrupted"]
-        return {
-            "rewards": rewards[0],
-            "discount": (np.float32(signal.gamma) * ~terminated).astype(np.float32),
-        }
-
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
         """Make up to ``_BLOCK`` gradient steps, but stop at the next summary, checkpoint or evaluation, or the end."""
-        self._copy_normalization()
+        for network in self.networks.values():
+            if isinstance(network, ValueNetwork):  # the policy's normalizers may come from another run
+                network.body.copy_normalization(self.actor.body)
         settings = self.context.settings
         intervals = settings.summary_freq, settings.checkpoint_interval, self.context.evaluation_interval
         due = [interval - step % interval for interval in intervals if interval is not None]
@@ -433,9 +394,4 @@ class Offline(Algorithm):
                 for name, value in prediction(self.actor, batch).items():
                     sums[name] += float(value)
         rows = sums.pop("rows", 0.0)
-        tags = {
-            "loss": "Losses/Validation Loss",
-            "squared_error": "Policy/Validation Error",
-            "hits": "Policy/Validation Accuracy",
-        }
-        return {tags[name]: value / rows for name, value in sums.items()}
+        return {tag: value / rows for tag, value in sums.items()}

@@ -60,22 +60,9 @@ class Cluster:
     def __str__(self) -> str:
         return "Ray on this machine" if self.address is None else f"Ray's cluster at {self.address}"
 
-    @property
-    def here(self) -> str:
-        """Id of the node that this process runs on."""
-        return str(self.ray.get_runtime_context().get_node_id())
-
-    def nodes(self) -> list[tuple[str, dict[str, float]]]:
-        """Return the name of each live node and its resources, such as ``CPU``."""
-        return [
-            (f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", node["Resources"])
-            for node in self.ray.nodes()
-            if node["Alive"]
-        ]
-
-    def is_alive(self, node: str) -> bool:
-        """Return whether Ray considers the node with this id alive."""
-        return any(each["Alive"] and each["NodeID"] == node for each in self.ray.nodes())
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return Ray's description of each node that it considers alive."""
+        return [node for node in self.ray.nodes() if node["Alive"]]
 
     def close(self) -> None:
         """Disconnect, and shut Ray down if this process has started it. May be called more than once."""
@@ -180,10 +167,7 @@ def _imported(*, alone: bool) -> ModuleType:
         # Despite its name, this variable makes Ray listen on loopback. Ray would ignore an explicit loopback address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    module: ModuleType = ray
-    return module
+    return importlib.import_module("ray")
 
 
 def _init(ray: ModuleType, **options: Any) -> None:
@@ -233,7 +217,7 @@ def _probe(address: str) -> None:
 
 def _log_exposure(cluster: Cluster) -> None:
     """Log that other machines can reach the cluster, if so, and warn if it does not require a token."""
-    addresses = sorted({str(node["NodeManagerAddress"]) for node in cluster.ray.nodes() if node["Alive"]})
+    addresses = sorted({str(node["NodeManagerAddress"]) for node in cluster.nodes()})
     if all(each.startswith("127.") or each in ("::1", "localhost") for each in addresses):
         return
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,13 +100,11 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
     sys.modules["__main__"].__file__ = sys.argv[0]
     with suppress(OSError):  # the learner is gone
         try:
-            cluster = _connect(task, pipe)
-            try:
-                _Relay(cluster, task.settings, pipe).serve()
-            except cluster.ray.exceptions.RayError as error:
-                pipe.post(messages.FAULT, EnvironmentFaultError(f"Ray fails: {_short(str(error))}"))
-            finally:
-                cluster.close()
+            with closing(_connect(task, pipe)) as cluster:
+                try:
+                    _Relay(cluster, task.settings, pipe).serve()
+                except cluster.ray.exceptions.RayError as error:
+                    pipe.post(messages.FAULT, EnvironmentFaultError(f"Ray fails: {_short(str(error))}"))
         except OSError:
             raise
         except Exception as error:
@@ -166,9 +164,10 @@ class _Relay:
 
     def __init__(self, cluster: Cluster, settings: RaySettings, pipe: LockedPipe) -> None:
         self._cluster = cluster
-        self._here = cluster.here
         self._ray = cluster.ray
-        self._gcs = str(cluster.ray.get_runtime_context().gcs_address)
+        context = cluster.ray.get_runtime_context()
+        self._here = str(context.get_node_id())
+        self._gcs = str(context.gcs_address)
         self._pipe = pipe
         # Each group has one thread, so orders and reports both stay in sequence. Ray restarts nothing. The learner does
         # that, because it knows which messages of an actor have arrived.
@@ -297,7 +296,7 @@ class _Relay:
                 num_unanswered = 0 if _is_reachable(self._gcs) else num_unanswered + 1
                 # Ray may keep a driver alive after it has given up the driver's node, for example after a network
                 # partition, but it no longer starts actors for that driver.
-                if not num_unanswered and not self._cluster.is_alive(self._here):
+                if not num_unanswered and all(node["NodeID"] != self._here for node in self._cluster.nodes()):
                     os._exit(1)
                 is_silent = num_unanswered >= _GCS_SILENT_BEATS
                 if is_silent and not silent_since_s:
@@ -339,12 +338,17 @@ def check_capacity(cluster: Cluster, count: int, settings: RaySettings) -> None:
     """
     needs = {name: amount for name, amount in settings.needs().items() if amount > 0}
     nodes = cluster.nodes()
-    places = [min((int(has.get(name, 0) // need) for name, need in needs.items()), default=count) for _, has in nodes]
+    places = [
+        min((int(node["Resources"].get(name, 0) // need) for name, need in needs.items()), default=count)
+        for node in nodes
+    ]
     if sum(places) >= count:
         return
     needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
     present = "; ".join(
-        f"{node}: " + ", ".join(f"{has.get(name, 0):g} {name}" for name in needs) for node, has in nodes
+        f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}): "
+        + ", ".join(f"{node['Resources'].get(name, 0):g} {name}" for name in needs)
+        for node in nodes
     )
     shortage = f"actors.count is {count}, and each actor needs {needed}. The nodes of {cluster} have: {present}."
     if not any(places):

@@ -56,9 +56,6 @@ def starter(start_here: Start, parallel: int) -> Iterator[Callable[[Path], _Remo
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
     """
-    cluster = connect(None, parallel, "--backend ray")
-    try:
+    with contextlib.closing(connect(None, parallel, "--backend ray")) as cluster:
         task = cluster.ray.remote(num_cpus=1, max_retries=0)(_run)
         yield lambda configuration: _RemoteTrial(cluster.ray, task.remote(start_here, configuration))
-    finally:
-        cluster.close()

@@ -70,8 +70,7 @@ def _configured(settings: RunSettings) -> dict[str, Any]:
     """Return the settings of the services that track the run, by name."""
     if settings.tracking is None or settings.checkpoint_settings.inference:
         return {}
-    found = {name: getattr(settings.tracking, name) for name in SERVICES}
-    return {name: own for name, own in found.items() if own is not None}
+    return {name: own for name in SERVICES if (own := getattr(settings.tracking, name)) is not None}
 
 
 class TrackingWriter(StatsWriter):
