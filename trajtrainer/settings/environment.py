@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -337,15 +338,12 @@ def seeded(parameters: dict[str, EnvironmentParameterSettings], seed: int) -> di
 
     Samplers that already have a seed keep it and are skipped (docs/explanation/mlagents-behavior.md#seeds).
     """
-    next_seed = seed
+    seeds = itertools.count(seed)
 
     def with_seed(lesson: Lesson) -> Lesson:
-        nonlocal next_seed
         if lesson.value.seed != UNSEEDED:
             return lesson
-        lesson = evolve(lesson, value=evolve(lesson.value, seed=next_seed))
-        next_seed += 1
-        return lesson
+        return evolve(lesson, value=evolve(lesson.value, seed=next(seeds)))
 
     return {
         name: evolve(parameter, curriculum=[with_seed(lesson) for lesson in parameter.curriculum])

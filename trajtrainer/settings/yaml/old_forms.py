@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from attrs import fields_dict
 
 from trajtrainer.settings.checks import ConfigurationError, InvalidValueError, Place, Problem
-from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.components import ALGORITHMS, algorithm_named
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import PlacedValue, real_number, unwrapped
@@ -140,7 +140,7 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", PlacedValue("ppo", place))
-    row = ALGORITHMS.get(trainer_type.content) if isinstance(trainer_type.content, str) else None
+    row = algorithm_named(trainer_type.content)
     known: Collection[str] = fields_dict(row.settings) if row is not None else _HYPERPARAMETERS
     hyperparameters: dict[str, PlacedValue] = {}
     network: dict[str, PlacedValue] = {}

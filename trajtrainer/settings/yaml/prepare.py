@@ -12,7 +12,7 @@ import logging
 import attrs
 
 from trajtrainer.settings.checks import Problem
-from trajtrainer.settings.components import ALGORITHMS, AlgorithmRow
+from trajtrainer.settings.components import algorithm_named
 from trajtrainer.settings.presets import PRESETS, stands_for
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
@@ -95,7 +95,7 @@ def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
     default_type = _trainer_type(default) or PlacedValue(_DEFAULT_TRAINER, default.place)
     default.mapping.setdefault("trainer_type", default_type)
     own_type = _trainer_type(own) or default_type
-    row = ALGORITHMS.get(own_type.content)
+    row = algorithm_named(own_type.content)
     if own_type.content != default_type.content and row is not None:
         known = attrs.fields_dict(row.settings)
         hyperparameters = default.at("hyperparameters").mapping
@@ -111,11 +111,6 @@ def _trainer_type(behavior: PlacedValue) -> PlacedValue | None:
     return entry if entry is not None and isinstance(entry.content, str) else None
 
 
-def _row(behavior: PlacedValue) -> AlgorithmRow | None:
-    trainer_type = _trainer_type(behavior)
-    return None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
-
-
 def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
     if not isinstance(below.content, dict) or not isinstance(above.content, dict):
         return above
@@ -127,7 +122,7 @@ def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
 
 def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
     """Replace deprecated options, and remove options that have no effect."""
-    row = _row(behavior)
+    row = algorithm_named(behavior.at("trainer_type").content)
     if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
         buffer_size = behavior.at("hyperparameters").mapping.pop("buffer_size", None)
         if buffer_size is not None:
@@ -149,7 +144,7 @@ def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
 
 def _choose_discount(behavior: PlacedValue) -> None:
     """Let algorithms with ``auto_gamma`` choose the discount factor of the extrinsic signal, unless it is given."""
-    row = _row(behavior)
+    row = algorithm_named(behavior.at("trainer_type").content)
     if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings):
         return
     has_extrinsic = "reward_signals" not in behavior.mapping or "extrinsic" in behavior.at("reward_signals").mapping
