@@ -75,7 +75,7 @@ class ObservationLayout:
         self._where = where
         self._smallest_picture = smallest_picture
         self._max_items = max_items
-        self._sensors = list(self._read(space, ()))
+        self._sensors = list(self._sensors_of(space, ()))
         if not self._sensors:
             raise UnsupportedError(f"{where}: the observation space {space} is empty.")
 
@@ -100,12 +100,12 @@ class ObservationLayout:
         """
         return tuple(self._column(sensor, observations, is_batch=True) for sensor in self._sensors)
 
-    def _read(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> Iterator[_Sensor]:
+    def _sensors_of(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> Iterator[_Sensor]:
         smallest = self._smallest_picture
         match space:
             case spaces.Dict() | spaces.Tuple():
                 for key, part in parts_of(space).items():
-                    yield from self._read(part, (*path, key))
+                    yield from self._sensors_of(part, (*path, key))
             case spaces.Box() if (channels := _channel_axis(space, smallest)) is not None:
                 yield _picture(space, channels, path)
             case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
@@ -121,20 +121,20 @@ class ObservationLayout:
                         smallest,
                         math.prod(space.shape),
                     )
-                yield _sensor(path, (math.prod(space.shape),), _numbers(space.shape, largest=_BYTE))
+                yield _sensor_at(path, (math.prod(space.shape),), _numbers(space.shape, largest=_BYTE))
             case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
-                yield _sensor(path, (math.prod(space.shape),), _numbers(space.shape))
+                yield _sensor_at(path, (math.prod(space.shape),), _numbers(space.shape))
             case spaces.Discrete():
-                yield _sensor(path, (int(space.n),), _one_hots(np.array([space.n]), np.array([space.start]), ()))
+                yield _sensor_at(path, (int(space.n),), _one_hots(np.array([space.n]), np.array([space.start]), ()))
             case spaces.MultiDiscrete() if space.nvec.size:
-                yield _sensor(path, (int(space.nvec.sum()),), _one_hots(space.nvec, space.start, space.shape))
+                yield _sensor_at(path, (int(space.nvec.sum()),), _one_hots(space.nvec, space.start, space.shape))
             case spaces.Sequence() if isinstance(space.feature_space, _ITEMS):
                 yield self._entities(space, path)
             case _:
                 raise UnsupportedError(
-                    f"{self._where}: the observation space {space}{at(path)} cannot be translated to sensors. Supported "
-                    f"spaces are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
-                    "(gymnasium.ObservationWrapper) can translate it."
+                    f"{self._where}: the observation space {space}{at(path)} cannot be translated to sensors. "
+                    f"Supported spaces are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a "
+                    "wrapper (gymnasium.ObservationWrapper) can translate it."
                 )
 
     def _entities(self, space: spaces.Sequence, path: tuple[Key, ...]) -> _Sensor:
@@ -146,14 +146,14 @@ class ObservationLayout:
                 f"network needs. Give one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists "
                 "differ."
             )
-        (item,) = self._read(space.feature_space, path)
+        (item,) = self._sensors_of(space.feature_space, path)
         if len(item.spec.shape) != 1:
             raise UnsupportedError(
                 f"{self._where}: the observation space {space}{at(path)} is a list of pictures, for which there is no "
                 "encoder. The items of a list must be vectors."
             )
         (size,) = item.spec.shape
-        return _sensor(path, (most, size), _Entities(item.read, most, size, f"{self._where}: sensor {name!r}"))
+        return _sensor_at(path, (most, size), _Entities(item.read, most, size, f"{self._where}: sensor {name!r}"))
 
     def _column(self, sensor: _Sensor, observations: Any, *, is_batch: bool) -> ObservationArray:
         values = observations
@@ -186,7 +186,7 @@ def at(path: tuple[Key, ...]) -> str:
     return f" at {sensor_name(path)!r}" if path else ""
 
 
-def _sensor(path: tuple[Key, ...], shape: tuple[int, ...], read: Read) -> _Sensor:
+def _sensor_at(path: tuple[Key, ...], shape: tuple[int, ...], read: Read) -> _Sensor:
     spec = ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], ObservationType.DEFAULT, sensor_name(path))
     return _Sensor(path, spec, read)
 
@@ -241,7 +241,7 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
         column = _exactly(numbers_in(values, dtype), space.shape).reshape(-1, *whole)
         return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1)).reshape(-1, *shape)
 
-    return _sensor(path, shape, read)
+    return _sensor_at(path, shape, read)
 
 
 def _frame(space: spaces.Box) -> tuple[int, ...]:
