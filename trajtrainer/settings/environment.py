@@ -117,23 +117,11 @@ class EnvironmentSettings:
             yield mismatch(("base_port",), self.base_port, expected)
 
 
-def wrapper_words(text: str) -> list[str]:
-    """Split a wrapper into its name and its arguments, which may be quoted as in a shell.
-
-    >>> wrapper_words("gymnasium.wrappers:ResizeObservation 'shape=[84, 84]'")
-    ['gymnasium.wrappers:ResizeObservation', 'shape=[84, 84]']
-
-    Raises:
-        ValueError: a closing quote is missing.
-    """
-    return shlex.split(text)
-
-
 def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: str) -> Iterator[Fault]:
     """Yield the faults of wrappers that can be found without importing them."""
     for index, text in enumerate(wrappers or ()):
         try:
-            name, *arguments = wrapper_words(text)
+            name, *arguments = shlex.split(text)
         except ValueError:
             name, arguments = "", []
         if not _WRAPPER.fullmatch(name) or not all(map(_ARGUMENT.match, arguments)):

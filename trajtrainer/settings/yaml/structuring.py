@@ -263,15 +263,13 @@ def _register_unstructuring(converter: Converter) -> None:
     )
     for name, sampler in SAMPLERS.items():
         parameters = make_dict_unstructure_fn(sampler, converter)
-        converter.register_unstructure_hook(
-            sampler,
-            lambda each, name=name, parameters=parameters: {
-                "sampler_type": name,
-                "sampler_parameters": parameters(each),
-            },
-        )
+        converter.register_unstructure_hook(sampler, partial(_dump_sampler, name, parameters))
     lesson = make_dict_unstructure_fn(Lesson, converter)
     converter.register_unstructure_hook(Lesson, lambda each: {"value": None, **lesson(each)})  # the value comes first
+
+
+def _dump_sampler(name: str, parameters: Callable[[Any], dict[str, Any]], sampler: Sampler) -> dict[str, Any]:
+    return {"sampler_type": name, "sampler_parameters": parameters(sampler)}
 
 
 def _dump_hook(converter: Converter, cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
