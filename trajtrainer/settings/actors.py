@@ -10,7 +10,7 @@ from attrs.validators import optional
 
 from trajtrainer.core.plugins import Reference, Registry
 from trajtrainer.settings.checks import Fault, fraction, mismatch, not_negative, raise_faults, registered
-from trajtrainer.settings.checks import count as a_count
+from trajtrainer.settings.checks import count as at_least_one
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 INLINE: Final = "inline"
@@ -145,8 +145,8 @@ class ActorSettings:
     """
 
     backend: str = field(default="process", validator=registered(ACTOR_BACKENDS))
-    count: int = field(default=1, validator=a_count)
-    envs: int | None = field(default=None, validator=optional(a_count))
+    count: int = field(default=1, validator=at_least_one)
+    envs: int | None = field(default=None, validator=optional(at_least_one))
     max_policy_lag: int = field(default=1, validator=not_negative)
     cpu_affinity: list[list[int]] | None = None
     overrides: list[ActorOverride] = field(factory=list)

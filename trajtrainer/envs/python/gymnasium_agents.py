@@ -241,15 +241,11 @@ class AgentSpaces:
         group_reward = np.zeros(len(agent), np.float32)
         return steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
 
-    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """Return a column per sensor.
-
-        Raises:
-            InvalidDataError: an observation does not match the space.
-        """
+    def columns(self, observations: Any, *, is_batch: bool = False) -> tuple[ObservationArray, ...]:
+        """Return a column per sensor; see ``ObservationLayout.columns``."""
         if self.masks.is_paired:
-            observations = [observation[OBSERVATION] for observation in observations]
-        return self._observations.columns(observations)
+            observations = observations[OBSERVATION] if is_batch else [each[OBSERVATION] for each in observations]
+        return self._observations.columns(observations, is_batch=is_batch)
 
     def finite_columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
         """Like ``columns``, for observations that no ``Gate`` checks because they do not come from an environment.
@@ -263,14 +259,6 @@ class AgentSpaces:
             sensor = self.spec.observation_specs[place[0]].name
             raise InvalidDataError(f"{self._where}: an observation contains NaN or infinity (sensor {sensor!r}).")
         return columns
-
-    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for batched observations: one array [N, ...] for each leaf of the space.
-
-        Raises:
-            InvalidDataError: an observation does not match the space.
-        """
-        return self._observations.batch_columns(observations[OBSERVATION] if self.masks.is_paired else observations)
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """Return N actions of the action space."""

@@ -84,21 +84,17 @@ class ObservationLayout:
         """The sensors, in the order of the columns."""
         return [sensor.spec for sensor in self._sensors]
 
-    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
+    def columns(self, observations: Any, *, is_batch: bool = False) -> tuple[ObservationArray, ...]:
         """Return a column [N, *O] per sensor, f32 or u8.
+
+        Args:
+            observations: N observations or, if ``is_batch``, an array [N, ...] for each leaf of the space.
+            is_batch: whether the observations are batched like those of Gymnasium's vectorized environments.
 
         Raises:
             InvalidDataError: an observation does not match the space.
         """
-        return tuple(self._column(sensor, observations, is_batch=False) for sensor in self._sensors)
-
-    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for batched observations: one array [N, ...] for each leaf of the space.
-
-        Raises:
-            InvalidDataError: see ``columns``.
-        """
-        return tuple(self._column(sensor, observations, is_batch=True) for sensor in self._sensors)
+        return tuple(self._column(sensor, observations, is_batch=is_batch) for sensor in self._sensors)
 
     def _sensors_of(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> Iterator[_Sensor]:
         smallest = self._smallest_picture

@@ -180,7 +180,7 @@ class VectorEnvironment(InProcessEnvironment):
         return _Seen(columns, self._spaces.masks.batch(observations, infos, self._number))
 
     def _columns(self, call: str, observations: Any) -> tuple[ObservationArray, ...]:
-        columns = self._spaces.batch_columns(observations)
+        columns = self._spaces.columns(observations, is_batch=True)
         if any(len(column) != self._number for column in columns):
             raise self._mismatch(call, observations, f"observations of {self._number} copies")
         return columns
