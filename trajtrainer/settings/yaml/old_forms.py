@@ -147,9 +147,8 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
     settings: dict[str, PlacedValue] = {"trainer_type": trainer_type}
     signals = _reward_signals(flat)
     for key in ("gamma", *_CURIOSITY):
-        if key in flat and key in own.mapping and "reward_signals" in flat:
-            message = f"{_NO_PLACE}: reward_signals has these settings"
-            notes.append(Problem(flat[key].place, message))
+        if key in own.mapping and "reward_signals" in flat:
+            notes.append(Problem(flat[key].place, f"{_NO_PLACE}: reward_signals has these settings"))
         flat.pop(key, None)
     flat["reward_signals"] = signals
     updates = flat.pop("num_update", None)
@@ -209,14 +208,14 @@ def _reward_signals(flat: Mapping[str, PlacedValue]) -> PlacedValue:
 
 def _ratio(interval: PlacedValue | None, updates: PlacedValue | None, place: Place) -> PlacedValue:
     """Return ``steps_per_update`` for ``updates`` updates every ``interval`` steps."""
+    one = PlacedValue(1.0, place)
     numbers = []
-    for entry in (interval, updates):
+    for entry in (interval or one, updates or one):
         try:
-            numbers.append(1.0 if entry is None else real_number(entry.content))
+            numbers.append(real_number(entry.content))
         except InvalidValueError as error:
-            assert entry is not None
             raise ConfigurationError([Problem(entry.place, str(error))]) from None
-    return PlacedValue(numbers[0] / max(numbers[1], 1.0), (updates or interval or PlacedValue(None, place)).place)
+    return PlacedValue(numbers[0] / max(numbers[1], 1.0), (updates or interval or one).place)
 
 
 def _move_checkpoint_settings(root: PlacedValue, notes: list[Problem]) -> None:

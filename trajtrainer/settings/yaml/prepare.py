@@ -69,15 +69,15 @@ def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
         notes.append(Problem(framework.place, "this option was removed and is ignored: there is only PyTorch"))
-    dataset = behavior.mapping.get("dataset")
-    if dataset is not None and isinstance(dataset.content, str):
+    dataset = behavior.at("dataset")
+    if isinstance(dataset.content, str):
         dataset.content = [PlacedValue(dataset.content, dataset.place)]
 
 
 def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> PlacedValue:
     """Return the settings with their preset, if any, as defaults. Unknown presets are reported later."""
-    entry = behavior.mapping.get("preset")
-    if entry is None or not isinstance(entry.content, str) or entry.content not in PRESETS:
+    entry = behavior.at("preset")
+    if not isinstance(entry.content, str) or entry.content not in PRESETS:
         return behavior
     settings = stands_for(entry.content, _DEFAULT_TRAINER if trainer_type is None else trainer_type.content)
     if settings is None:
@@ -107,8 +107,8 @@ def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
 
 
 def _trainer_type(behavior: PlacedValue) -> PlacedValue | None:
-    entry = behavior.mapping.get("trainer_type")
-    return entry if entry is not None and isinstance(entry.content, str) else None
+    entry = behavior.at("trainer_type")
+    return entry if isinstance(entry.content, str) else None
 
 
 def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
@@ -128,16 +128,16 @@ def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
         if buffer_size is not None:
             notes.append(Problem(buffer_size.place, "this is ignored, because this trainer_type has no buffer"))
     for signal in behavior.at("reward_signals").mapping.values():
-        encoding_size = signal.mapping.get("encoding_size")
-        if encoding_size is not None and encoding_size.content is not None:
+        encoding_size = signal.at("encoding_size")
+        if encoding_size.content is not None:
             notes.append(
                 Problem(encoding_size.place, "this option is deprecated; use network_settings: hidden_units instead")
             )
             if "network_settings" not in signal.mapping:
                 network = PlacedValue({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
                 signal.mapping["network_settings"] = network
-        memory = signal.at("network_settings").mapping.get("memory")
-        if memory is not None and memory.content is not None:
+        memory = signal.at("network_settings", "memory")
+        if memory.content is not None:
             notes.append(Problem(memory.place, "this is ignored, because reward signals have no memory"))
             memory.content = None
 
