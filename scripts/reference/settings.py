@@ -19,7 +19,7 @@ from trajtrainer.settings.flags import FLAGS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import SearchSettings
 from trajtrainer.settings.yaml.commented import meaning
-from trajtrainer.settings.yaml.structuring import is_internal
+from trajtrainer.settings.yaml.structuring import fields_of
 
 _HEAD = f"""# Settings
 
@@ -91,14 +91,10 @@ def walk(cls: type[Any], path: tuple[str, ...], seen: set[type[Any]]) -> Iterato
     """Yield place and class of every section, each class at the first place that has it."""
     seen.add(cls)
     yield path, cls
-    for field in _fields(cls):
+    for field in fields_of(cls):
         for name, inner in _below(field):
             if inner not in seen and field.name != "default_settings":  # which is a behavior, too
                 yield from walk(inner, (*path, *name), seen)
-
-
-def _fields(cls: type[Any]) -> list[attrs.Attribute[Any]]:
-    return [field for field in attrs.fields(attrs.resolve_types(cls)) if not is_internal(field)]
 
 
 def _below(field: attrs.Attribute[Any]) -> Iterator[tuple[tuple[str, ...], type[Any]]]:
@@ -151,7 +147,7 @@ def table(path: tuple[str, ...], cls: type[Any], places: _Places) -> str:
         LookupError: a key has no description.
     """
     where = f" In the file: `{'.'.join(path)}`." if path else ""
-    rows = [_row(path, cls, field, places) for field in _fields(cls)]
+    rows = [_row(path, cls, field, places) for field in fields_of(cls)]
     head = [f"## {heading(path)}", "", _intro(cls) + where, "", "| key | default | values | meaning |"]
     return "\n".join([*head, "| --- | --- | --- | --- |", *rows, ""])
 

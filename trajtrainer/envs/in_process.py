@@ -1,12 +1,15 @@
 """Environments that are Python objects, stepped sequentially in the collector's process."""
 
+import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
+from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, agent_ids
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, FloatArray, agent_ids
 from trajtrainer.envs.filming import TakeFrame
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.unity.gate import Gate
@@ -130,6 +133,23 @@ class InProcessEnvironment(ABC):
 
     def _mismatch(self, call: str, found: object, expected: str) -> InvalidDataError:
         return mismatch(self.name, call, found, expected)
+
+    def _rewards(self, found: Sequence[Any], expected: str = "a number for each reward") -> FloatArray:
+        """Convert the rewards of a step to f32.
+
+        Raises:
+            InvalidDataError: a reward is not a number.
+        """
+        try:
+            return single_numbers(found)
+        except (TypeError, ValueError) as error:
+            raise self._mismatch("step()", found, expected) from error
+
+    def _close_each(self, envs: Sequence[Any]) -> None:
+        for copy, env in enumerate(envs):
+            self.call = ("close", copy)
+            with contextlib.suppress(Exception):
+                env.close()
 
     def _named(self, number: int) -> str:
         return f"{self.name} (copy {number})" if self._num_copies > 1 else self.name

@@ -90,13 +90,13 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
     env = settings.env_settings
     if env.num_envs == 1 or is_player(env.env_path or ""):
         return make_environment(settings, logs)
-    from trajtrainer.envs.python.factories import make_copies
+    from trajtrainer.envs.python.factories import build
 
     def make(copy: int) -> Environment:
         alone = evolve(env, num_envs=1, seed=env.seed + copy)
         return make_environment(evolve(settings, env_settings=alone), logs)
 
-    return SideBySide(str(env.env_path), make_copies(make, env.num_envs))
+    return build(make, env.num_envs, partial(SideBySide, str(env.env_path)))
 
 
 def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeFrame) -> Environment:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import os
+import shlex
 import site
 import sys
 import sysconfig
@@ -17,7 +18,6 @@ from typing import Any
 import yaml
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
-from trajtrainer.settings.environment import wrapper_words
 
 # Spelled as in stack frames, with symlinks unresolved.
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -336,7 +336,7 @@ def wrap(env: Any, wrappers: Sequence[str] | None, bases: tuple[type, ...]) -> A
 
 
 def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
-    target, *words = wrapper_words(text)
+    target, *words = shlex.split(text)
     what = f"--wrapper {target}"
     wrapper: Any = find_factory(target, what)
     expected = f"a wrapper of {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"

@@ -9,10 +9,9 @@ from attrs import asdict, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.plugins import Reference, Registry
-from trajtrainer.settings.checks import Fault, at_least, fraction, mismatch, not_negative, raise_faults, registered
+from trajtrainer.settings.checks import Fault, fraction, mismatch, not_negative, raise_faults, registered
+from trajtrainer.settings.checks import count as at_least_one
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
-
-_number = at_least(1, "a whole number")
 
 INLINE: Final = "inline"
 _PIPE = "trajtrainer.run.actors.transports.pipe"
@@ -146,8 +145,8 @@ class ActorSettings:
     """
 
     backend: str = field(default="process", validator=registered(ACTOR_BACKENDS))
-    count: int = field(default=1, validator=_number)
-    envs: int | None = field(default=None, validator=optional(_number))
+    count: int = field(default=1, validator=at_least_one)
+    envs: int | None = field(default=None, validator=optional(at_least_one))
     max_policy_lag: int = field(default=1, validator=not_negative)
     cpu_affinity: list[list[int]] | None = None
     overrides: list[ActorOverride] = field(factory=list)

@@ -105,6 +105,11 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
 """``trainer_type`` -> algorithm."""
 
 
+def algorithm_named(trainer_type: object) -> AlgorithmRow | None:
+    """Return the algorithm with this name; None if there is none, or if this is not a name."""
+    return ALGORITHMS.get(trainer_type) if isinstance(trainer_type, str) else None
+
+
 @frozen
 class RewardSignalSettings:
     """Settings that all reward signals share. ``extrinsic`` has no others, and does not use ``network_settings``.

@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from trajtrainer.settings.checks import Problem, satisfies
-from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.components import algorithm_named
 from trajtrainer.settings.yaml.document import PlacedValue, unwrapped
 
 DEMO_SUFFIX = ".demo"
@@ -65,7 +65,7 @@ def locate(root: PlacedValue) -> Iterator[Problem]:
     default = root.at("default_settings")
     for behavior in [default, *root.at("behaviors").mapping.values()]:
         trainer_type = behavior.at("trainer_type").content or default.at("trainer_type").content
-        row = ALGORITHMS.get(trainer_type) if isinstance(trainer_type, str) else None
+        row = algorithm_named(trainer_type)
         if row is not None and row.offline:
             yield from _move_to_dataset(behavior, trainer_type)
         sections = [behavior.at("behavioral_cloning"), *behavior.at("reward_signals").mapping.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -116,23 +117,11 @@ class EnvironmentSettings:
             yield mismatch(("base_port",), self.base_port, expected)
 
 
-def wrapper_words(text: str) -> list[str]:
-    """Split a wrapper into its name and its arguments, which may be quoted as in a shell.
-
-    >>> wrapper_words("gymnasium.wrappers:ResizeObservation 'shape=[84, 84]'")
-    ['gymnasium.wrappers:ResizeObservation', 'shape=[84, 84]']
-
-    Raises:
-        ValueError: a closing quote is missing.
-    """
-    return shlex.split(text)
-
-
 def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: str) -> Iterator[Fault]:
     """Yield the faults of wrappers that can be found without importing them."""
     for index, text in enumerate(wrappers or ()):
         try:
-            name, *arguments = wrapper_words(text)
+            name, *arguments = shlex.split(text)
         except ValueError:
             name, arguments = "", []
         if not _WRAPPER.fullmatch(name) or not all(map(_ARGUMENT.match, arguments)):
@@ -337,15 +326,12 @@ def seeded(parameters: dict[str, EnvironmentParameterSettings], seed: int) -> di
 
     Samplers that already have a seed keep it and are skipped (docs/explanation/mlagents-behavior.md#seeds).
     """
-    next_seed = seed
+    seeds = itertools.count(seed)
 
     def with_seed(lesson: Lesson) -> Lesson:
-        nonlocal next_seed
         if lesson.value.seed != UNSEEDED:
             return lesson
-        lesson = evolve(lesson, value=evolve(lesson.value, seed=next_seed))
-        next_seed += 1
-        return lesson
+        return evolve(lesson, value=evolve(lesson.value, seed=next(seeds)))
 
     return {
         name: evolve(parameter, curriculum=[with_seed(lesson) for lesson in parameter.curriculum])

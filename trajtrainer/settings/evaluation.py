@@ -128,10 +128,8 @@ def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | No
         own: ``evaluation`` of the behavior.
         path: path of the behavior in the configuration.
     """
-    run = run or EvaluationSettings()
-    has_own = own is not None and (own.interval, own.episodes) != (None, None)
-    place = (*path, "evaluation") if has_own else ("evaluation",)
-    own = own or BehaviorEvaluationSettings()
+    run, own = run or EvaluationSettings(), own or BehaviorEvaluationSettings()
+    place = (*path, "evaluation") if own.interval or own.episodes else ("evaluation",)
     wanted = {"interval": own.interval or run.interval, "episodes": own.episodes or run.episodes}
     lacking = [name for name, value in wanted.items() if value is None]
     if len(lacking) == 1:

@@ -24,14 +24,6 @@ class ValueKind(enum.Enum):
     REMOVED = enum.auto()  # accepted and ignored
 
 
-class HelpSection(enum.Enum):
-    """Section headings in the help text."""
-
-    RUN = "options"
-    ENGINE = "Engine Configuration"
-    TORCH = "Torch Configuration"
-
-
 @frozen
 class Flag:
     """A command-line option.
@@ -42,7 +34,7 @@ class Flag:
         kind: the kind of value that the option takes.
         help: one sentence for the help text; if empty, the option is hidden.
         metavar: name of the value in the help text.
-        group: heading under which the help text lists the option.
+        group: heading under which the help text lists the option; None for argparse's own.
         note: warning to log when the option is used.
         choices: the allowed values, if they are limited.
     """
@@ -52,7 +44,7 @@ class Flag:
     kind: ValueKind
     help: str
     metavar: str | None = None
-    group: HelpSection = HelpSection.RUN
+    group: str | None = None
     note: str | None = None
     choices: tuple[str, ...] | None = None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from trajtrainer.core.errors import TrajtrainerError
-from trajtrainer.settings.flag import Flag, HelpSection, ValueKind
+from trajtrainer.settings.flag import Flag, ValueKind
 from trajtrainer.settings.run import SEARCH_SECTION, CheckpointSettings, RunSettings
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _RESUME_AUTO_HELP = (
     "Continue the run with this run-id if it has a checkpoint, otherwise start it: one command for every start on a "
     "preemptible machine"
 )
+_ENGINE = "Engine Configuration"
 _FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
 
 
@@ -124,24 +125,24 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--python-timeout", "env_settings.python_timeout", ValueKind.WHOLE,
         "How long one call to a Python environment may take, in seconds; -1 for no limit", "S"),
     Flag("--width", "engine_settings.width", ValueKind.WHOLE,
-        "Width of the player's window in pixels", "N", HelpSection.ENGINE),
+        "Width of the player's window in pixels", "N", _ENGINE),
     Flag("--height", "engine_settings.height", ValueKind.WHOLE,
-        "Height of the player's window in pixels", "N", HelpSection.ENGINE),
+        "Height of the player's window in pixels", "N", _ENGINE),
     Flag("--quality-level", "engine_settings.quality_level", ValueKind.WHOLE,
-        "The player's quality level (QualitySettings.SetQualityLevel)", "N", HelpSection.ENGINE),
+        "The player's quality level (QualitySettings.SetQualityLevel)", "N", _ENGINE),
     Flag("--time-scale", "engine_settings.time_scale", ValueKind.REAL,
-        "How fast time passes in the player (Time.timeScale)", "X", HelpSection.ENGINE),
+        "How fast time passes in the player (Time.timeScale)", "X", _ENGINE),
     Flag("--target-frame-rate", "engine_settings.target_frame_rate", ValueKind.WHOLE,
-        "Maximum frames per second; -1 leaves it to the player (Application.targetFrameRate)", "N", HelpSection.ENGINE),
+        "Maximum frames per second; -1 leaves it to the player (Application.targetFrameRate)", "N", _ENGINE),
     Flag("--capture-frame-rate", "engine_settings.capture_frame_rate", ValueKind.WHOLE,
-        "Frames per second of game time (Time.captureFramerate)", "N", HelpSection.ENGINE),
+        "Frames per second of game time (Time.captureFramerate)", "N", _ENGINE),
     Flag("--no-graphics", "engine_settings.no_graphics", ValueKind.SWITCH,
-        "Start every player with -nographics -batchmode", group=HelpSection.ENGINE),
+        "Start every player with -nographics -batchmode", group=_ENGINE),
     Flag("--no-graphics-monitor", "engine_settings.no_graphics_monitor", ValueKind.SWITCH,
-        "Like --no-graphics, but for all players except the first", group=HelpSection.ENGINE),
+        "Like --no-graphics, but for all players except the first", group=_ENGINE),
     Flag("--torch-device", "torch_settings.device", ValueKind.TEXT,
         "Device to train on, such as cpu, cuda or cuda:1; without it, cuda if available, otherwise cpu", "DEVICE",
-        HelpSection.TORCH),
+        "Torch Configuration"),
 )  # fmt: skip
 
 ACTING_FLAGS: tuple[Flag, ...] = tuple(
@@ -211,11 +212,10 @@ def add_resume_auto(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     """Add the given options to a parser."""
-    groups: dict[HelpSection, argparse._ActionsContainer] = {
-        HelpSection.RUN: parser
-    }  # argparse adds the heading "options" itself
-    groups |= {group: parser.add_argument_group(group.value) for group in HelpSection if group is not HelpSection.RUN}
+    groups: dict[str | None, argparse._ActionsContainer] = {None: parser}
     for flag in flags:
+        if flag.group not in groups:
+            groups[flag.group] = parser.add_argument_group(flag.group)
         groups[flag.group].add_argument(flag.option, dest=flag.name, default=argparse.SUPPRESS, **_keywords(flag))
 
 

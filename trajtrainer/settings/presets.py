@@ -65,17 +65,14 @@ PRESETS: dict[str, Preset] = {
     "baselines": Preset(
         "The defaults of Stable-Baselines3, which apply wherever its zoo (rl-baselines3-zoo) sets nothing else.",
         {
-            "ppo": {
-                "trainer_type": "ppo",
-                "hyperparameters": _ON_POLICY,
-                "network_settings": _SEPARATE_MLPS,
-                "time_horizon": 2048,
-            },
-            "poca": {
-                "trainer_type": "poca",
-                "hyperparameters": _ON_POLICY,
-                "network_settings": _SEPARATE_MLPS,
-                "time_horizon": 2048,
+            **{
+                name: {
+                    "trainer_type": name,
+                    "hyperparameters": _ON_POLICY,
+                    "network_settings": _SEPARATE_MLPS,
+                    "time_horizon": 2048,
+                }
+                for name in ("ppo", "poca")
             },
             "sac": {
                 "trainer_type": "sac",

@@ -32,13 +32,7 @@ from trajtrainer.settings.environment import (
     seeded,
     wrapper_faults,
 )
-from trajtrainer.settings.evaluation import (
-    BehaviorEvaluationSettings,
-    Evaluations,
-    EvaluationSettings,
-    evaluations,
-    missing,
-)
+from trajtrainer.settings.evaluation import Evaluations, EvaluationSettings, evaluations, missing
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -201,12 +195,9 @@ class RunSettings:
             yield mismatch(("env_settings", "base_port"), env.base_port, expected)
 
     def _faults_of_evaluations(self) -> Iterator[Fault]:
-        places: dict[tuple[str, ...], BehaviorEvaluationSettings | None]
-        places = {("behaviors", name): behavior.evaluation for name, behavior in self.behaviors.items()}
-        if self.default_settings is not None:
-            places["default_settings",] = self.default_settings.evaluation
-        found = [fault for path, own in places.items() for fault in missing(self.evaluation, own, *path)]
-        found += () if places else missing(self.evaluation, None)
+        trainers = self._trainers()
+        found = [fault for path, own in trainers.items() for fault in missing(self.evaluation, own.evaluation, *path)]
+        found += () if trainers else missing(self.evaluation, None)
         # Several behaviors may report the same missing setting of the run.
         yield from {fault.path: fault for fault in found}.values()
         given, env = self.evaluation, self.env_settings
@@ -214,13 +205,17 @@ class RunSettings:
             yield from wrapper_faults(given.wrappers, env.env_path, "evaluation", "wrappers")
         if given is None or found:
             return
-        if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, self._trainers())):
+        if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, trainers.values())):
             yield Fault(("evaluation",), "has neither interval nor episodes, expected both, here or in a behavior")
         if given.num_envs > 1 and env.is_editor:
             yield mismatch(("evaluation", "num_envs"), given.num_envs, f"1, {env.why_one}")
 
-    def _trainers(self) -> list[TrainerSettings]:
-        return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]
+    def _trainers(self) -> dict[tuple[str, ...], TrainerSettings]:
+        trainers: dict[tuple[str, ...], TrainerSettings]
+        trainers = {("behaviors", name): behavior for name, behavior in self.behaviors.items()}
+        if self.default_settings is not None:
+            trainers["default_settings",] = self.default_settings
+        return trainers
 
     def evaluations_of(self, behavior: TrainerSettings) -> Evaluations | None:
         """Return when and how a behavior with these settings is evaluated during training; None if it is not."""
@@ -230,7 +225,7 @@ class RunSettings:
     @property
     def has_evaluations(self) -> bool:
         """True if any behavior may be evaluated during training, including behaviors that are not listed."""
-        return any(self.evaluations_of(each) is not None for each in [*self._trainers(), TrainerSettings()])
+        return any(self.evaluations_of(each) is not None for each in [*self._trainers().values(), TrainerSettings()])
 
     def for_behavior(self, name: str) -> TrainerSettings:
         """Return the settings of a behavior (docs/explanation/mlagents-behavior.md#precedence).

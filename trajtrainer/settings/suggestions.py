@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.printable import counted
-from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationType, observation_kind
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationSpec, ObservationType, observation_kind
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS
 
@@ -55,18 +55,34 @@ class Seen:
     largest: float = 0.0
 
     @property
+    def kinds(self) -> list[ObservationKind]:
+        """Kind of each sensor."""
+        return [observation_kind(sensor) for sensor in self.spec.observation_specs]
+
+    @property
+    def pictures(self) -> list[ObservationSpec]:
+        """Sensors that observe images."""
+        sensors = zip(self.spec.observation_specs, self.kinds, strict=True)
+        return [sensor for sensor, kind in sensors if kind is ObservationKind.VISUAL]
+
+    @property
     def numbers(self) -> int:
         """Number of values that an agent observes, not counting images."""
-        sensors = self.spec.observation_specs
-        return sum(
-            math.prod(sensor.shape) for sensor in sensors if observation_kind(sensor) is not ObservationKind.VISUAL
-        )
+        return _num_values(self.spec.observation_specs) - _num_values(self.pictures)
+
+    @property
+    def continuous(self) -> int:
+        """Number of continuous actions."""
+        return self.spec.action_spec.continuous_size
 
     @property
     def size(self) -> str:
         """Sizes of an agent's observations and actions, as a reason for a ``Choice``."""
-        actions = self.spec.action_spec.continuous_size
-        return f"{counted(self.numbers, 'number')}, {counted(actions, 'continuous action')}"
+        return f"{counted(self.numbers, 'number')}, {counted(self.continuous, 'continuous action')}"
+
+
+def _num_values(sensors: Sequence[ObservationSpec]) -> int:
+    return sum(math.prod(sensor.shape) for sensor in sensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +143,7 @@ def suggest(behaviors: Sequence[Seen], exchange: Exchange) -> dict[str, Section]
 
 
 def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
-    kinds = [observation_kind(sensor) for sensor in seen.spec.observation_specs]
-    pictures = ObservationKind.VISUAL in kinds
-    algorithm, learner = _learner(seen, kinds, exchange, playing_teams=playing_teams)
-    keeps_steps = ALGORITHMS[algorithm.value].replays
+    algorithm, learner = _learner(seen, exchange, playing_teams=playing_teams)
     section: Section = {
         "trainer_type": algorithm,
         **learner,
@@ -138,14 +151,14 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     }
     max_steps, why = 500_000, "enough for small tasks"
     horizon = Choice(64, "discrete actions")
-    if seen.spec.action_spec.continuous_size:
+    if seen.continuous:
         horizon = Choice(1000, "continuous actions, whose effects show late")
-    if keeps_steps:
+    if ALGORITHMS[algorithm.value].replays:
         max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
         horizon = Choice(64, f"how soon {algorithm.value} can learn from new steps")
         if not exchange.players:
             section["threaded"] = Choice(True, "the environment computes in the trainer's process")
-    elif pictures:
+    elif seen.pictures:
         max_steps, why = 1_000_000, "pictures take longer"
     if playing_teams:
         max_steps, why = 2_000_000, "opponents get better, too"
@@ -167,44 +180,39 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     return section
 
 
-def _learner(
-    seen: Seen, kinds: Collection[ObservationKind], exchange: Exchange, *, playing_teams: int
-) -> tuple[Choice, Section]:
+def _learner(seen: Seen, exchange: Exchange, *, playing_teams: int) -> tuple[Choice, Section]:
     """Choose the trainer type, with the reason, its hyperparameters and its network settings."""
     on_policy = {
-        "hyperparameters": _hyperparameters(
-            seen, pictures=ObservationKind.VISUAL in kinds, self_play=bool(playing_teams)
-        ),
-        "network_settings": _network(seen, kinds),
+        "hyperparameters": _hyperparameters(seen, self_play=bool(playing_teams)),
+        "network_settings": _network(seen),
     }
     if seen.group > 1:
         return Choice("poca", f"groups of {seen.group} agents share a reward"), on_policy
     alone = "agents are rewarded individually"
     if not exchange.is_slow or playing_teams:
         return Choice("ppo", f"{alone}, and {exchange}" if exchange.ms else alone), on_policy
-    if not seen.spec.action_spec.continuous_size or ObservationKind.VARIABLE_LENGTH in kinds:
+    if not seen.continuous or ObservationKind.VARIABLE_LENGTH in seen.kinds:
         why = f"{alone}. As {exchange}, {_SAC} may be worth a try ({WHICH_ALGORITHM})"
         return Choice("ppo", why), on_policy
-    name, off_policy = _off_policy(seen, kinds)
+    name, off_policy = _off_policy(seen)
     return Choice(name, f"{exchange}, so it pays to learn more from fewer steps ({WHICH_ALGORITHM})"), off_policy
 
 
-def _off_policy(seen: Seen, kinds: Collection[ObservationKind]) -> tuple[str, Section]:
+def _off_policy(seen: Seen) -> tuple[str, Section]:
     """Choose the first algorithm whose ``first_settings`` support this behavior, otherwise SAC."""
     for name in ALGORITHMS:
         row = ALGORITHMS.get(name)
         suggested = None if row is None or row.first_settings is None else resolve(row.first_settings)(seen)
         if suggested is not None:
             return name, suggested
-    return _SAC, _of_sac(seen, kinds)
+    return _SAC, _of_sac(seen)
 
 
 def replay(seen: Seen, batch_size: int) -> Section:
     """Suggest the hyperparameters that algorithms with a replay buffer have in common."""
     # Each image is stored as bytes twice: as the observation of its step, and as the next observation of the step
     # before.
-    step_bytes = 2 * (sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs) - seen.numbers)
-    buffer = min(_FEWEST_STEPS, _LARGEST_BUFFER_BYTES // max(1, step_bytes))
+    buffer = min(_FEWEST_STEPS, _LARGEST_BUFFER_BYTES // max(1, 2 * _num_values(seen.pictures)))
     return {
         "batch_size": Choice(batch_size, seen.size),
         "buffer_size": Choice(buffer, "about 1 GB of pictures") if buffer < _FEWEST_STEPS else Choice(buffer),
@@ -213,20 +221,19 @@ def replay(seen: Seen, batch_size: int) -> Section:
     }
 
 
-def _of_sac(seen: Seen, kinds: Collection[ObservationKind]) -> Section:
+def _of_sac(seen: Seen) -> Section:
     """Suggest settings for SAC like those in config/quick/3DBallHard-slow.yaml and VisualBall-slow.yaml."""
-    rate = Choice(6e-4, "pictures") if ObservationKind.VISUAL in kinds else Choice(1e-3)
+    rate = Choice(6e-4, "pictures") if seen.pictures else Choice(1e-3)
     hyperparameters = replay(seen, 64) | {"learning_rate": rate, "init_entcoef": Choice(0.1), "tau": Choice(0.01)}
-    network = _network(seen, kinds)
+    network = _network(seen)
     if seen.numbers <= _FEW_NUMBERS:
         network["hidden_units"] = Choice(64, seen.size)
     return {"hyperparameters": hyperparameters, "network_settings": network}
 
 
-def _hyperparameters(seen: Seen, *, pictures: bool, self_play: bool) -> Section:
-    continuous = bool(seen.spec.action_spec.continuous_size)
-    batch, buffer, kind = (256, 10240, "continuous actions") if continuous else (128, 2048, "discrete actions")
-    if pictures:
+def _hyperparameters(seen: Seen, *, self_play: bool) -> Section:
+    batch, buffer, kind = (256, 10240, "continuous actions") if seen.continuous else (128, 2048, "discrete actions")
+    if seen.pictures:
         batch, kind = max(batch, 256), f"{kind}, pictures"
     wanted = seen.agents * _STEPS_OF_EACH_AGENT
     batch_reason = buffer_reason = kind
@@ -251,10 +258,8 @@ def _hyperparameters(seen: Seen, *, pictures: bool, self_play: bool) -> Section:
     }
 
 
-def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
-    sensors = list(zip(seen.spec.observation_specs, kinds, strict=True))
-    numbers = seen.numbers
-    pictures = [sensor for sensor, kind in sensors if kind is ObservationKind.VISUAL]
+def _network(seen: Seen) -> Section:
+    numbers, pictures = seen.numbers, seen.pictures
     large = seen.largest > _SMALL_NUMBERS
     many = numbers > _MANY_NUMBERS
     section: Section = {
@@ -268,7 +273,7 @@ def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
         side = min(min(sensor.shape[1:]) for sensor in pictures)
         name = next(name for name in _ENCODERS if side >= ENCODERS[name].smallest_side)
         section["vis_encode_type"] = Choice(name, f"the smallest side is {side} pixels")
-    if any(sensor.observation_type is ObservationType.GOAL_SIGNAL for sensor, _ in sensors):
+    if any(sensor.observation_type is ObservationType.GOAL_SIGNAL for sensor in seen.spec.observation_specs):
         section["goal_conditioning_type"] = Choice("hyper", "there is a goal signal")
     section["memory"] = NO_MEMORY
     return section

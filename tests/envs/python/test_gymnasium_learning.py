@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trajtrainer
-from trajtrainer.settings.environment import wrapper_words
 from trajtrainer.settings.schemes import ENVIRONMENTS
 from trajtrainer.settings.yaml.convert import load
 
@@ -65,5 +65,5 @@ def test_configurations_are_whole(path: Path) -> None:
         importlib.import_module(each) if each.startswith("trajtrainer") else pytest.importorskip(each)
     assert scheme != "gym" or name in gymnasium.registry
     for wrapper in given.env_settings.wrappers or ():
-        module, _, attribute = wrapper_words(wrapper)[0].partition(":")
+        module, _, attribute = shlex.split(wrapper)[0].partition(":")
         assert hasattr(importlib.import_module(module), attribute)

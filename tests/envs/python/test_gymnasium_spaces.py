@@ -124,7 +124,7 @@ def test_lists_are_filled_up_with_zeros(stack: bool) -> None:
     _, column = layout.columns([{"tiles": items, "speed": [0.5]} for items in given])
     assert column.dtype == np.float32
     assert column.tolist() == expected
-    _, column = layout.batch_columns({"tiles": tuple(given), "speed": np.full((3, 1), 0.5)})
+    _, column = layout.columns({"tiles": tuple(given), "speed": np.full((3, 1), 0.5)}, is_batch=True)
     assert column.tolist() == expected
 
 

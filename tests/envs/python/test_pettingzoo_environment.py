@@ -64,8 +64,8 @@ def test_agents_of_one_type_with_other_spaces_are_behaviors_of_their_own() -> No
     arena = Arena({"a_0": 1, "a_1": 1, "b_0": 1, "b_1": 1, "b_2": 1}, {"b_1": 5})
     types = AgentTypes(arena, arena.possible_agents, "arena")
     assert [types.behavior(agent) for agent in arena.possible_agents] == ["a", "a", "b_0", "b_1", "b_2"]
-    assert types.spec("b_1").action_spec.discrete_branches == (5,)
-    assert types.spec("b_0").action_spec.discrete_branches == (3,)
+    assert types.spaces("b_1").spec.action_spec.discrete_branches == (5,)
+    assert types.spaces("b_0").spec.action_spec.discrete_branches == (3,)
 
 
 def test_agents_that_nobody_announced() -> None:

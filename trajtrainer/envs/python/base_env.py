@@ -3,7 +3,6 @@
 Shape legend: N agents in a step batch, T terminal rows in it, D sum of branch sizes, O shape of one observation.
 """
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -198,8 +197,5 @@ class BaseEnvEnvironment(InProcessEnvironment):
         return event
 
     def _close(self) -> None:
-        for number, worker in enumerate(self._workers):
-            self.call = ("close", number)
-            with contextlib.suppress(Exception):
-                worker.env.close()
+        self._close_each([worker.env for worker in self._workers])
         self._workers = []

@@ -42,7 +42,8 @@ def make_from_factory(name: str, settings: RunSettings) -> Environment:
         raise SettingsError(
             f"--env {path!r}: expected python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env."
         )
-    return from_factory(user_code.find_factory(name, f"--env {path}"), settings, f"--env {path}")
+    what = f"--env {path}"
+    return from_factory(user_code.find_factory(name, what), settings, what)
 
 
 def factory_takes(name: str, argument: str) -> bool:
@@ -95,11 +96,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
             )
         return _wrap_made(made, env_settings.wrappers, what)
 
-    envs = make_copies(make, env_settings.num_envs)
-    if len({id(env) for env in envs}) < len(envs):
-        _close(envs)
-        raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
-    return _closing(envs, lambda: _adapt(envs, offered, env_settings, rule, reading, what))
+    return build(make, env_settings.num_envs, lambda envs: _adapt(envs, offered, env_settings, rule, reading, what))
 
 
 def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
@@ -130,6 +127,8 @@ def _adapt(
     what: str,
 ) -> Environment:
     """Convert the environments that a factory made to an ``Environment``, depending on their type."""
+    if len({id(env) for env in envs}) < len(envs):
+        raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
     first, seed = envs[0], env_settings.seed
     if "pettingzoo" in sys.modules:
         from trajtrainer.envs.python.pettingzoo_agents import AgentRule
@@ -172,14 +171,11 @@ def make_gymnasium(name: str, settings: RunSettings) -> Environment:
     Raises:
         SettingsError: Gymnasium is missing, or it cannot make this environment with these arguments.
     """
-    path, name = str(settings.env_settings.env_path), _with_current_module(name)
+    what, name = f"--env {settings.env_settings.env_path}", _with_current_module(name)
     try:
         import gymnasium
     except ImportError as error:
-        raise SettingsError(f"--env {path} needs the package gymnasium, which is not installed. {_INSTALL}") from error
-    from gymnasium.envs.registration import registry
-
-    from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
+        raise SettingsError(f"{what} needs the package gymnasium, which is not installed. {_INSTALL}") from error
 
     env_settings = settings.env_settings
     arguments = user_code.keyword_arguments(env_settings.env_args)
@@ -188,19 +184,16 @@ def make_gymnasium(name: str, settings: RunSettings) -> Environment:
     def make(_: int) -> Any:
         try:
             # Gymnasium's checker would run in the hot loop; the adapter itself checks what matters.
-            env = call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
+            env = call(gymnasium.make, what, {"id": name, "disable_env_checker": True, **arguments}, {})
         except TrajtrainerError as error:
-            spec = registry.get(name.rpartition(":")[2])
+            spec = gymnasium.registry.get(name.rpartition(":")[2])
             if spec is None or spec.entry_point is not None or spec.vector_entry_point is None:
-                raise _explained(error, path, name) from error
+                raise _explained(error, what, name) from error
             own = {"id": name, "num_envs": env_settings.num_envs, "vectorization_mode": "vector_entry_point"}
-            env = call(gymnasium.make_vec, f"--env {path}", {**own, **arguments}, {})
-        return _wrap_made(env, env_settings.wrappers, f"--env {path}")
+            env = call(gymnasium.make_vec, what, {**own, **arguments}, {})
+        return _wrap_made(env, env_settings.wrappers, what)
 
-    envs = make_copies(make, env_settings.num_envs)
-    if _is_vectorized(envs[0]):
-        return _closing(envs, lambda: _vectorized(envs[0], env_settings, reading, f"--env {path}"))
-    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **reading))
+    return build(make, env_settings.num_envs, lambda envs: _adapt(envs, [], env_settings, {}, reading, what))
 
 
 def _with_current_module(name: str) -> str:
@@ -222,7 +215,7 @@ def gymnasium_episode_limit(name: str, env_args: Sequence[str] | None) -> Any:
     return user_code.keyword_arguments(env_args).get("max_episode_steps", registered)
 
 
-def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
+def _explained(error: TrajtrainerError, what: str, name: str) -> TrajtrainerError:
     """Convert Gymnasium's error for an unknown ID or a missing package to a ``SettingsError`` with a hint."""
     from gymnasium import error as gymnasium_error
 
@@ -230,12 +223,12 @@ def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerErro
     if isinstance(cause, gymnasium_error.DependencyNotInstalled):
         extra = next((name for name in _GYMNASIUM_EXTRAS if name in str(cause).lower()), None)
         hint = "" if extra is None else f" With trajtrainer: pip install 'trajtrainer[{extra}]'."
-        return SettingsError(f"--env {path}: {str(cause).rstrip('.')}.{hint}")
+        return SettingsError(f"{what}: {str(cause).rstrip('.')}.{hint}")
     if isinstance(cause, gymnasium_error.UnregisteredEnv | ModuleNotFoundError):
         hint = "" if "Did you mean" in str(cause) else registration_hint(name)
-        return SettingsError(f"--env {path}: {cause}{hint}")
+        return SettingsError(f"{what}: {cause}{hint}")
     if isinstance(cause, gymnasium_error.Error):
-        return SettingsError(f"--env {path}: {cause}")
+        return SettingsError(f"{what}: {cause}")
     return error
 
 
@@ -277,29 +270,31 @@ def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
     Raises:
         SettingsError: PettingZoo or the module is missing, or the module does not accept these arguments.
     """
-    path = settings.env_settings.env_path
+    what = f"--env {settings.env_settings.env_path}"
     try:
         import pettingzoo  # noqa: F401
     except ImportError as error:
-        raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
+        raise SettingsError(f"{what} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
     from trajtrainer.envs.python.pettingzoo_agents import AgentRule
     from trajtrainer.envs.python.pettingzoo_environment import BASES, PettingZooEnvironment
 
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
     # pettingzoo.mpe only raises an error saying that it has moved to the package mpe2.
     names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
-    module = user_code.import_first(names, f"--env {path}")
+    module = user_code.import_first(names, what)
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
-    factory = user_code.factory_of(module, entry, f"--env {path}")
+    factory = user_code.factory_of(module, entry, what)
     arguments = user_code.keyword_arguments(settings.env_settings.env_args)
     rule, reading = AgentRule.parse(_take(_RULE_NAMES, factory, arguments)), take_reading(factory, arguments)
 
     def make(_: int) -> Any:
-        return user_code.wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
+        return user_code.wrap(call(factory, what, arguments, {}), settings.env_settings.wrappers, BASES)
 
-    envs = make_copies(make, settings.env_settings.num_envs)
-    seed = settings.env_settings.seed
-    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **reading))
+    return build(
+        make,
+        settings.env_settings.num_envs,
+        lambda envs: PettingZooEnvironment(envs, seed=settings.env_settings.seed, rule=rule, **reading),
+    )
 
 
 def _take(names: Iterable[str], factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -338,33 +333,21 @@ def _vectorized(env: Any, settings: EnvironmentSettings, reading: dict[str, Any]
     return VectorEnvironment(env, seed=settings.seed, **reading)
 
 
-def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
-    """Make ``count`` environments, or only one if it is vectorized and contains all copies.
+def build(make: Callable[[int], Any], count: int, adapt: Callable[[list[Any]], Environment]) -> Environment:
+    """Make ``count`` environments, or only one if it is vectorized and contains all copies, and adapt them.
 
-    If an environment cannot be made, close those that were made before it.
+    If this fails, close the environments that were made.
     """
     envs: list[Any] = []
-    for copy in range(count):
-        try:
-            envs.append(make(copy))
-        except BaseException:
-            _close(envs)
-            raise
-        if _is_vectorized(envs[0]):
-            break
-    return envs
-
-
-def _closing(envs: list[Any], adapt: Callable[[], Environment]) -> Environment:
     try:
-        return adapt()
+        for copy in range(count):
+            envs.append(make(copy))
+            if _is_vectorized(envs[0]):
+                break
+        return adapt(envs)
     except BaseException:
-        _close(envs)
+        for env in envs:
+            close = getattr(env, "close", None)
+            if close is not None:
+                close()
         raise
-
-
-def _close(envs: list[Any]) -> None:
-    for env in envs:
-        close = getattr(env, "close", None)
-        if close is not None:
-            close()

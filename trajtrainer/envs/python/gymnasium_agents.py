@@ -5,7 +5,6 @@ Shape legend: N agents, D sum of branch sizes.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +18,11 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 from trajtrainer.envs.python.gymnasium_masks import OBSERVATION, AgentMasks
 from trajtrainer.envs.python.gymnasium_observations import (
-    SMALLEST_PICTURE,
     SUPPORTED,
     Key,
-    MaxItems,
     ObservationLayout,
-    sensor_name,
+    at,
+    parts_of,
 )
 
 # Bounds beyond these are only the limits of the data type.
@@ -63,11 +61,14 @@ class ActionLayout:
     """
 
     def __init__(self, space: spaces.Space[Any], where: str) -> None:
-        plan = _Plan(where)
-        self._assemble = plan.add(space, ())
-        self._continuous, self._discrete = plan.continuous_leaves, plan.discrete_leaves
-        self.spec = ActionSpec(plan.continuous, tuple(plan.branches))
-        if not plan.continuous and not plan.branches:
+        self._where = where
+        self._size = 0
+        self._branches: list[int] = []
+        self._continuous: list[_Leaf] = []
+        self._discrete: list[_Leaf] = []
+        self._assemble = self._add(space, ())
+        self.spec = ActionSpec(self._size, tuple(self._branches))
+        if not self._size and not self._branches:
             raise UnsupportedError(f"{where}: the action space {space} is empty.")
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
@@ -86,50 +87,35 @@ class ActionLayout:
                 columns[:, leaf.columns] = leaf.read(values)
         return continuous, discrete
 
-
-@dataclass(slots=True)
-class _Plan:
-    """The assignment of a batch's columns to the leaves of a space."""
-
-    where: str
-    continuous: int = 0
-    branches: list[int] = field(default_factory=list)
-    continuous_leaves: list[_Leaf] = field(default_factory=list)
-    discrete_leaves: list[_Leaf] = field(default_factory=list)
-
-    def add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
+    def _add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
+        """Assign the next columns of a batch to a space or a part of it."""
         match space:
-            case spaces.Dict():
-                parts = {key: self.add(part, (*path, key)) for key, part in space.spaces.items()}
+            case spaces.Dict() | spaces.Tuple():
+                parts = {key: self._add(part, (*path, key)) for key, part in parts_of(space).items()}
 
-                def assemble_dict(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
-                    columns = [part(continuous, discrete) for part in parts.values()]
-                    return [dict(zip(parts, values, strict=True)) for values in zip(*columns, strict=True)]
+                def assemble_parts(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    rows = list(zip(*(part(continuous, discrete) for part in parts.values()), strict=True))
+                    if isinstance(space, spaces.Tuple):
+                        return rows
+                    return [dict(zip(parts, row, strict=True)) for row in rows]
 
-                return assemble_dict
-            case spaces.Tuple():
-                items = [self.add(part, (*path, index)) for index, part in enumerate(space.spaces)]
-
-                def assemble_tuple(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
-                    return list(zip(*(part(continuous, discrete) for part in items), strict=True))
-
-                return assemble_tuple
+                return assemble_parts
             case spaces.Box() if math.prod(space.shape):
-                columns = slice(self.continuous, self.continuous + math.prod(space.shape))
-                self.continuous = columns.stop
+                columns = slice(self._size, self._size + math.prod(space.shape))
+                self._size = columns.stop
                 limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
                 low, high = space.low.astype(np.float64), space.high.astype(np.float64)
                 if not ((low > -limit) & (high < limit)).all():
                     raise UnsupportedError(
-                        f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} has no "
-                        "finite bounds, so it is unknown how large an action may be. Give low and high, or rescale it "
-                        "with gymnasium.wrappers.TransformAction."
+                        f"{self._where}: the action space {space}{at(path)} has no finite bounds, so it is unknown how "
+                        "large an action may be. Give low and high, or rescale it with "
+                        "gymnasium.wrappers.TransformAction."
                     )
                 assemble, read = _box(space, columns)
-                self.continuous_leaves.append(_Leaf(path, columns, read))
+                self._continuous.append(_Leaf(path, columns, read))
                 return assemble
             case spaces.Discrete():
-                column, start = self._branches([int(space.n)], path, space.start).start, int(space.start)
+                column, start = self._add_branches([int(space.n)], path, space.start).start, int(space.start)
 
                 def assemble_choice(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
                     values: list[int] = discrete[:, column].tolist()
@@ -137,21 +123,20 @@ class _Plan:
 
                 return assemble_choice
             case spaces.MultiDiscrete() if space.nvec.size:
-                return _numbers(space, self._branches(space.nvec.ravel().tolist(), path, space.start), space.start)
+                return _numbers(space, self._add_branches(space.nvec.ravel().tolist(), path, space.start), space.start)
             case spaces.MultiBinary() if math.prod(space.shape):
-                columns = self._branches([2] * math.prod(space.shape), path, 0)
+                columns = self._add_branches([2] * math.prod(space.shape), path, 0)
                 return _numbers(space, columns, np.zeros(space.shape, np.int64))
         raise UnsupportedError(
-            f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be "
-            f"translated to actions. Supported spaces are {SUPPORTED}, none of them empty; a wrapper "
-            "(gymnasium.ActionWrapper) can translate it."
+            f"{self._where}: the action space {space}{at(path)} cannot be translated to actions. Supported spaces are "
+            f"{SUPPORTED}, none of them empty; a wrapper (gymnasium.ActionWrapper) can translate it."
         )
 
-    def _branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:
-        columns = slice(len(self.branches), len(self.branches) + len(sizes))
-        self.branches += sizes
+    def _add_branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:
+        columns = slice(len(self._branches), len(self._branches) + len(sizes))
+        self._branches += sizes
         starts = np.broadcast_to(np.ravel(first), len(sizes))
-        self.discrete_leaves.append(
+        self._discrete.append(
             _Leaf(path, columns, lambda values: np.array(values, np.int64).reshape(-1, len(sizes)) - starts)
         )
         return columns
@@ -196,7 +181,7 @@ class AgentSpaces:
         observation_space: observation space of the agents.
         action_space: action space of the agents.
         where: name of the owner, for error messages.
-        smallest_picture, max_items: see ``ObservationLayout``.
+        reading: ``smallest_picture`` and ``max_items``; see ``ObservationLayout``.
 
     Attributes:
         spec: spec of the behavior.
@@ -211,15 +196,14 @@ class AgentSpaces:
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         where: str,
-        smallest_picture: int = SMALLEST_PICTURE,
-        max_items: MaxItems = None,
+        **reading: Any,
     ) -> None:
         self._where = where
         self._actions = ActionLayout(action_space, where)
         branches = self._actions.spec.discrete_branches
         self.masks = AgentMasks(observation_space, action_space, branches, where)
         seen = observation_space[OBSERVATION] if self.masks.is_paired else observation_space  # type: ignore[index]
-        self._observations = ObservationLayout(seen, where, smallest_picture, max_items)
+        self._observations = ObservationLayout(seen, where, **reading)
         self.spec = BehaviorSpec(self._observations.specs, self._actions.spec)
         self._announced = False
 
@@ -257,15 +241,11 @@ class AgentSpaces:
         group_reward = np.zeros(len(agent), np.float32)
         return steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
 
-    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """Return a column per sensor.
-
-        Raises:
-            InvalidDataError: an observation does not match the space.
-        """
+    def columns(self, observations: Any, *, is_batch: bool = False) -> tuple[ObservationArray, ...]:
+        """Return a column per sensor; see ``ObservationLayout.columns``."""
         if self.masks.is_paired:
-            observations = [observation[OBSERVATION] for observation in observations]
-        return self._observations.columns(observations)
+            observations = observations[OBSERVATION] if is_batch else [each[OBSERVATION] for each in observations]
+        return self._observations.columns(observations, is_batch=is_batch)
 
     def finite_columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
         """Like ``columns``, for observations that no ``Gate`` checks because they do not come from an environment.
@@ -279,14 +259,6 @@ class AgentSpaces:
             sensor = self.spec.observation_specs[place[0]].name
             raise InvalidDataError(f"{self._where}: an observation contains NaN or infinity (sensor {sensor!r}).")
         return columns
-
-    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for batched observations: one array [N, ...] for each leaf of the space.
-
-        Raises:
-            InvalidDataError: an observation does not match the space.
-        """
-        return self._observations.batch_columns(observations[OBSERVATION] if self.masks.is_paired else observations)
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """Return N actions of the action space."""

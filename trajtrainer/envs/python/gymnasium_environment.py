@@ -3,7 +3,6 @@
 Shape legend: N copies, T copies whose episode ended in this step.
 """
 
-import contextlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -13,7 +12,6 @@ import gymnasium
 import numpy as np
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
-from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.filming import Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
@@ -21,7 +19,6 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.episode_parameters import EpisodeParameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.python.gymnasium_masks import MASK
-from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 
 Env = gymnasium.Env[Any, Any]
 # Accepted types of ``terminated`` and ``truncated``.
@@ -46,22 +43,14 @@ class GymnasiumEnvironment(InProcessEnvironment):
         envs: the copies, all with the same spaces.
         seed: seed of the run.
         name: name of the behavior; by default that of the environment.
-        smallest_picture, max_items: see ``ObservationLayout``.
+        reading: see ``AgentSpaces``.
 
     Raises:
         UnsupportedError: a space is missing or cannot be translated.
         InvalidDataError: the copies' spaces differ.
     """
 
-    def __init__(
-        self,
-        envs: Sequence[Env],
-        *,
-        seed: int,
-        name: str | None = None,
-        smallest_picture: int = SMALLEST_PICTURE,
-        max_items: MaxItems = None,
-    ) -> None:
+    def __init__(self, envs: Sequence[Env], *, seed: int, name: str | None = None, **reading: Any) -> None:
         super().__init__(environment_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._envs = list(envs)
         first = self._envs[0]
@@ -69,7 +58,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
-        self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture, max_items)
+        self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, **reading)
         self._mask_methods = [self._spaces.masks.method_of(env.get_wrapper_attr) for env in self._envs]
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = [EpisodeParameters() for _ in envs]
@@ -160,20 +149,14 @@ class GymnasiumEnvironment(InProcessEnvironment):
         interrupted: list[bool],
     ) -> EnvironmentEvent:
         """Build an event from T final and N other observations and rewards, and the N infos."""
-        try:
-            earned = single_numbers(rewards)
-        except (TypeError, ValueError) as error:
-            raise self._mismatch("step()", list(rewards), "a number for the reward") from error
+        earned = self._rewards(rewards, "a number for the reward")
         masks = self._spaces.masks.rows(observations[len(ended) :], infos)
         agents = np.concatenate([ended, self._copies]) if len(ended) else self._copies
         columns = self._spaces.columns(observations)
         return self._spaces.event(worker, agents, columns, earned, masks, np.array(interrupted, np.bool_))
 
     def _close(self) -> None:
-        for copy, env in enumerate(self._envs):
-            self.call = ("close", copy)
-            with contextlib.suppress(Exception):
-                env.close()
+        self._close_each(self._envs)
         self._envs = []
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import BoolArray
-from trajtrainer.envs.python.gymnasium_observations import Key, sensor_name
+from trajtrainer.envs.python.gymnasium_observations import Key, parts_of, sensor_name
 
 logger = logging.getLogger(__name__)
 
@@ -178,23 +178,15 @@ def _parts(space: spaces.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tup
     """Yield all parts of a space with the keys that lead to them, outer parts first."""
     if path:
         yield path, space
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _parts(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _parts(part, (*path, index))
+    for key, part in parts_of(space).items():
+        yield from _parts(part, (*path, key))
 
 
 def _num_values(space: spaces.Space[Any]) -> int:
     """Return how many numbers a sample contains."""
-    match space:
-        case spaces.Dict() | spaces.Tuple():
-            parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-            return sum(map(_num_values, parts))
-        case spaces.Box() | spaces.MultiBinary() | spaces.MultiDiscrete():
-            return math.prod(space.shape)
-    return 1
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return sum(map(_num_values, parts_of(space).values()))
+    return math.prod(space.shape or ())
 
 
 def _takes_no_arguments(found: Any) -> bool:

@@ -73,7 +73,9 @@ class ObservationLayout:
         self, space: spaces.Space[Any], where: str, smallest_picture: int = SMALLEST_PICTURE, max_items: MaxItems = None
     ) -> None:
         self._where = where
-        self._sensors = list(_sensors(space, (), _Reading(where, smallest_picture, max_items)))
+        self._smallest_picture = smallest_picture
+        self._max_items = max_items
+        self._sensors = list(self._sensors_of(space, ()))
         if not self._sensors:
             raise UnsupportedError(f"{where}: the observation space {space} is empty.")
 
@@ -82,21 +84,72 @@ class ObservationLayout:
         """The sensors, in the order of the columns."""
         return [sensor.spec for sensor in self._sensors]
 
-    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
+    def columns(self, observations: Any, *, is_batch: bool = False) -> tuple[ObservationArray, ...]:
         """Return a column [N, *O] per sensor, f32 or u8.
+
+        Args:
+            observations: N observations or, if ``is_batch``, an array [N, ...] for each leaf of the space.
+            is_batch: whether the observations are batched like those of Gymnasium's vectorized environments.
 
         Raises:
             InvalidDataError: an observation does not match the space.
         """
-        return tuple(self._column(sensor, observations, is_batch=False) for sensor in self._sensors)
+        return tuple(self._column(sensor, observations, is_batch=is_batch) for sensor in self._sensors)
 
-    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for batched observations: one array [N, ...] for each leaf of the space.
+    def _sensors_of(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> Iterator[_Sensor]:
+        smallest = self._smallest_picture
+        match space:
+            case spaces.Dict() | spaces.Tuple():
+                for key, part in parts_of(space).items():
+                    yield from self._sensors_of(part, (*path, key))
+            case spaces.Box() if (channels := _channel_axis(space, smallest)) is not None:
+                yield _picture(space, channels, path)
+            case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
+                if len(space.shape) > 1:
+                    logger.warning(
+                        "%s: the bytes of sensor %r of shape %s are not a picture (which has a height and width of at "
+                        "least %d, and channels and a stack of frames as further dimensions), so they are read as %d "
+                        "numbers from 0 to 1. If they are codes that use only a part of 0 to 255, set normalize: true "
+                        "in network_settings; if they are a picture, pass --env-args smallest_picture=N.",
+                        self._where,
+                        sensor_name(path),
+                        space.shape,
+                        smallest,
+                        math.prod(space.shape),
+                    )
+                yield _sensor_at(path, (math.prod(space.shape),), _numbers(space.shape, largest=_BYTE))
+            case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
+                yield _sensor_at(path, (math.prod(space.shape),), _numbers(space.shape))
+            case spaces.Discrete():
+                yield _sensor_at(path, (int(space.n),), _one_hots(np.array([space.n]), np.array([space.start]), ()))
+            case spaces.MultiDiscrete() if space.nvec.size:
+                yield _sensor_at(path, (int(space.nvec.sum()),), _one_hots(space.nvec, space.start, space.shape))
+            case spaces.Sequence() if isinstance(space.feature_space, _ITEMS):
+                yield self._entities(space, path)
+            case _:
+                raise UnsupportedError(
+                    f"{self._where}: the observation space {space}{at(path)} cannot be translated to sensors. "
+                    f"Supported spaces are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a "
+                    "wrapper (gymnasium.ObservationWrapper) can translate it."
+                )
 
-        Raises:
-            InvalidDataError: see ``columns``.
-        """
-        return tuple(self._column(sensor, observations, is_batch=True) for sensor in self._sensors)
+    def _entities(self, space: spaces.Sequence, path: tuple[Key, ...]) -> _Sensor:
+        name = sensor_name(path)
+        most = self._max_items.get(name) if isinstance(self._max_items, Mapping) else self._max_items
+        if most is None:
+            raise UnsupportedError(
+                f"{self._where}: the observation space {space}{at(path)} is a list without a maximum length, which the "
+                f"network needs. Give one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists "
+                "differ."
+            )
+        (item,) = self._sensors_of(space.feature_space, path)
+        if len(item.spec.shape) != 1:
+            raise UnsupportedError(
+                f"{self._where}: the observation space {space}{at(path)} is a list of pictures, for which there is no "
+                "encoder. The items of a list must be vectors."
+            )
+        (size,) = item.spec.shape
+        return _sensor_at(path, (most, size), _Entities(item.read, most, size, f"{self._where}: sensor {name!r}"))
 
     def _column(self, sensor: _Sensor, observations: Any, *, is_batch: bool) -> ObservationArray:
         values = observations
@@ -112,54 +165,11 @@ class ObservationLayout:
         return column
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Options for reading a space; see ``ObservationLayout``."""
-
-    where: str
-    smallest: int
-    max_items: MaxItems
-
-
-def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading) -> Iterator[_Sensor]:
-    where, smallest = reading.where, reading.smallest
-    match space:
-        case spaces.Dict():
-            for key, part in space.spaces.items():
-                yield from _sensors(part, (*path, key), reading)
-        case spaces.Tuple():
-            for index, part in enumerate(space.spaces):
-                yield from _sensors(part, (*path, index), reading)
-        case spaces.Box() if (channels := _channel_axis(space, smallest)) is not None:
-            yield _picture(space, channels, path)
-        case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
-            if len(space.shape) > 1:
-                logger.warning(
-                    "%s: the bytes of sensor %r of shape %s are not a picture (which has a height and width of at "
-                    "least %d, and channels and a stack of frames as further dimensions), so they are read as %d "
-                    "numbers from 0 to 1. If they are codes that use only a part of 0 to 255, set normalize: true in "
-                    "network_settings; if they are a picture, pass --env-args smallest_picture=N.",
-                    where,
-                    sensor_name(path),
-                    space.shape,
-                    smallest,
-                    math.prod(space.shape),
-                )
-            yield _vector(path, math.prod(space.shape), _numbers(space.shape, largest=_BYTE))
-        case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
-            yield _vector(path, math.prod(space.shape), _numbers(space.shape))
-        case spaces.Discrete():
-            yield _vector(path, int(space.n), _one_hots(np.array([space.n]), np.array([space.start]), ()))
-        case spaces.MultiDiscrete() if space.nvec.size:
-            yield _vector(path, int(space.nvec.sum()), _one_hots(space.nvec, space.start, space.shape))
-        case spaces.Sequence() if isinstance(space.feature_space, _ITEMS):
-            yield _entities(space, path, reading)
-        case _:
-            raise UnsupportedError(
-                f"{where}: the observation space {space}{_at(path)} cannot be translated to sensors. Supported spaces "
-                f"are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
-                "(gymnasium.ObservationWrapper) can translate it."
-            )
+def parts_of(space: spaces.Space[Any]) -> Mapping[Any, spaces.Space[Any]]:
+    """Return the parts of a Dict or Tuple by their keys or indices; empty for other spaces."""
+    if isinstance(space, spaces.Tuple):
+        return dict(enumerate(space.spaces))
+    return space.spaces if isinstance(space, spaces.Dict) else {}
 
 
 def sensor_name(path: tuple[Key, ...]) -> str:
@@ -167,33 +177,14 @@ def sensor_name(path: tuple[Key, ...]) -> str:
     return ".".join(map(str, path)) or "observation"
 
 
-def _at(path: tuple[Key, ...]) -> str:
+def at(path: tuple[Key, ...]) -> str:
+    """Return where a part of the space is, for messages; empty for the whole space."""
     return f" at {sensor_name(path)!r}" if path else ""
 
 
-def _vector(path: tuple[Key, ...], size: int, read: Read) -> _Sensor:
-    spec = ObservationSpec((size,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, sensor_name(path))
+def _sensor_at(path: tuple[Key, ...], shape: tuple[int, ...], read: Read) -> _Sensor:
+    spec = ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], ObservationType.DEFAULT, sensor_name(path))
     return _Sensor(path, spec, read)
-
-
-def _entities(space: spaces.Sequence, path: tuple[Key, ...], reading: _Reading) -> _Sensor:
-    name = sensor_name(path)
-    given = reading.max_items
-    most = given.get(name) if isinstance(given, Mapping) else given
-    if most is None:
-        raise UnsupportedError(
-            f"{reading.where}: the observation space {space}{_at(path)} is a list without a maximum length, which the "
-            f"network needs. Give one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists differ."
-        )
-    (item,) = _sensors(space.feature_space, path, reading)
-    if len(item.spec.shape) != 1:
-        raise UnsupportedError(
-            f"{reading.where}: the observation space {space}{_at(path)} is a list of pictures, for which there is no "
-            "encoder. The items of a list must be vectors."
-        )
-    (size,) = item.spec.shape
-    spec = ObservationSpec((most, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
-    return _Sensor(path, spec, _Entities(item.read, most, size, f"{reading.where}: sensor {name!r}"))
 
 
 class _Entities:
@@ -246,7 +237,7 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
         column = _exactly(numbers_in(values, dtype), space.shape).reshape(-1, *whole)
         return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1)).reshape(-1, *shape)
 
-    return _Sensor(path, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, sensor_name(path)), read)
+    return _sensor_at(path, shape, read)
 
 
 def _frame(space: spaces.Box) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 Shape legend: N copies, T copies whose episode ended in this step.
 """
 
-import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +14,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
-from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment
@@ -23,7 +21,6 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.python.gymnasium_environment import check_spaces, environment_name
 from trajtrainer.envs.python.gymnasium_masks import MASK
-from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 
 logger = logging.getLogger(__name__)
 
@@ -53,21 +50,13 @@ class VectorEnvironment(InProcessEnvironment):
         env: the environment.
         seed: seed of the first reset.
         name: name of the behavior; by default that of the environment.
-        smallest_picture, max_items: see ``ObservationLayout``.
+        reading: see ``AgentSpaces``.
 
     Raises:
         UnsupportedError: a space is missing or cannot be translated, or the autoreset mode is unknown.
     """
 
-    def __init__(
-        self,
-        env: VectorEnv[Any, Any, Any],
-        *,
-        seed: int,
-        name: str | None = None,
-        smallest_picture: int = SMALLEST_PICTURE,
-        max_items: MaxItems = None,
-    ) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, name: str | None = None, **reading: Any) -> None:
         super().__init__(environment_name(env) if name is None else name, num_workers=1)
         check_spaces(env, ("single_observation_space", "single_action_space"), self.name)
         self._env: Any = env
@@ -88,9 +77,7 @@ class VectorEnvironment(InProcessEnvironment):
                 f'The environment {self.name} has metadata["{_MODE}"] = {found!r}. Expected one of '
                 f"{', '.join(f'gymnasium.vector.{mode}' for mode in AutoresetMode)}."
             ) from error
-        self._spaces = AgentSpaces(
-            env.single_observation_space, env.single_action_space, self.name, smallest_picture, max_items
-        )
+        self._spaces = AgentSpaces(env.single_observation_space, env.single_action_space, self.name, **reading)
         self._action_space = env.single_action_space
         self._mask_method = self._spaces.masks.method_of(partial(_attribute, env))
         self._seed: int | None = seed
@@ -172,10 +159,7 @@ class VectorEnvironment(InProcessEnvironment):
             raise self._mismatch("step()", stepped, _STEPPED) from error
         if not isinstance(infos, dict):
             raise self._mismatch("step()", infos, "a dict for the infos")
-        try:
-            earned = single_numbers(rewards)
-        except (TypeError, ValueError) as error:
-            raise self._mismatch("step()", rewards, "a number for each reward") from error
+        earned = self._rewards(rewards)
         if earned.shape != (self._number,):
             raise self._mismatch("step()", rewards, f"an array of {self._number} rewards, one for each copy")
         ends = [np.array(flags) for flags in (terminated, truncated)]
@@ -196,7 +180,7 @@ class VectorEnvironment(InProcessEnvironment):
         return _Seen(columns, self._spaces.masks.batch(observations, infos, self._number))
 
     def _columns(self, call: str, observations: Any) -> tuple[ObservationArray, ...]:
-        columns = self._spaces.batch_columns(observations)
+        columns = self._spaces.columns(observations, is_batch=True)
         if any(len(column) != self._number for column in columns):
             raise self._mismatch(call, observations, f"observations of {self._number} copies")
         return columns
@@ -245,9 +229,7 @@ class VectorEnvironment(InProcessEnvironment):
         return self._spaces.event(worker, agents, tuple(columns), earned, seen.masks[active], interrupted[ended])
 
     def _close(self) -> None:
-        self.call = ("close", 0)
-        with contextlib.suppress(Exception):
-            self._env.close()
+        self._close_each([self._env])
 
 
 def _attribute(env: VectorEnv[Any, Any, Any], name: str) -> Any:

@@ -15,9 +15,7 @@ from typing import Any, Protocol, Self
 from gymnasium import spaces
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 
 _NUMBER = re.compile(r"[_-]?\d+$")
 _UNNAMED = "agent"
@@ -120,7 +118,7 @@ class AgentTypes:
         where: the environment's name, for error messages.
         rule: exceptions to the default rule.
         in_turns: whether the agents take turns.
-        smallest_picture, max_items: see ``ObservationLayout``.
+        reading: see ``AgentSpaces``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
@@ -135,14 +133,12 @@ class AgentTypes:
         rule: AgentRule | None = None,
         *,
         in_turns: bool = False,
-        smallest_picture: int = SMALLEST_PICTURE,
-        max_items: MaxItems = None,
+        **reading: Any,
     ) -> None:
         agents = list(agents)
         self._env = env
         self._where = where
-        self._smallest_picture = smallest_picture
-        self._max_items = max_items
+        self._reading = reading
         self._rule = rule or AgentRule()
         self._rule.check(agents)
         teams = self._rule.teams
@@ -191,10 +187,6 @@ class AgentTypes:
         """Return the translated spaces of a behavior's agents."""
         return self._spaces[behavior_id]
 
-    def spec(self, behavior_id: str) -> BehaviorSpec:
-        """Return the observations and actions of a behavior."""
-        return self._spaces[behavior_id].spec
-
     def _name(self, agent: AgentName) -> str:
         """Return the name of an agent's behavior, provided that its spaces match those of the other agents."""
         behaviors = self._rule.behaviors
@@ -217,6 +209,6 @@ class AgentTypes:
             env = self._env
             where = f"{self._where}, agent {agent_label(agent)}"
             self._spaces[behavior_id] = AgentSpaces(
-                env.observation_space(agent), env.action_space(agent), where, self._smallest_picture, self._max_items
+                env.observation_space(agent), env.action_space(agent), where, **self._reading
             )
         return behavior_id

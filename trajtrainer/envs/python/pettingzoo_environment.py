@@ -1,6 +1,5 @@
 """PettingZoo environments: several copies, whose agents are the agents of one worker."""
 
-import contextlib
 import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from copy import deepcopy
@@ -12,14 +11,12 @@ from pettingzoo.utils import conversions
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.filming import Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded, mismatch
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.episode_parameters import EpisodeParameters
 from trajtrainer.envs.python.gymnasium_environment import TRUTH
-from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.python.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
 
 BASES = (ParallelEnv, AECEnv)
@@ -221,7 +218,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         seed: seed of the run.
         name: name for error messages.
         rule: exceptions to what the agents' names determine.
-        smallest_picture, max_items: see ``ObservationLayout``.
+        reading: see ``AgentSpaces``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
@@ -236,8 +233,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         seed: int,
         name: str | None = None,
         rule: AgentRule | None = None,
-        smallest_picture: int = SMALLEST_PICTURE,
-        max_items: MaxItems = None,
+        **reading: Any,
     ) -> None:
         super().__init__(_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
         self._games = [ParallelGame(as_parallel(env), seed + copy, self.name) for copy, env in enumerate(envs)]
@@ -246,10 +242,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         for game in self._games[1:]:
             if not all(alike(first, game.env, agent) for agent in agents):
                 raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
-        in_turns = self._games[0].in_turns
-        self._types = AgentTypes(
-            first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
-        )
+        self._types = AgentTypes(first, agents, self.name, rule, in_turns=self._games[0].in_turns, **reading)
         # Copy and agent -> the ids of agent and group.
         self._ids: dict[tuple[int, AgentName], tuple[int, int]] = {}
         # Copy and group key within the copy -> group id.
@@ -304,7 +297,9 @@ class PettingZooEnvironment(InProcessEnvironment):
                     if is_deciding:
                         self._asked.setdefault(behavior, []).append((copy, record.agent))
         steps = {behavior: self._batch(behavior, *part) for behavior, part in parts.items()}
-        new_specs = {behavior: self._types.spec(behavior) for behavior in parts if behavior not in self._announced}
+        new_specs = {
+            behavior: self._types.spaces(behavior).spec for behavior in parts if behavior not in self._announced
+        }
         self._announced |= new_specs.keys()
         return EnvironmentEvent(worker, steps, new_specs, is_reset=is_reset)
 
@@ -320,26 +315,18 @@ class PettingZooEnvironment(InProcessEnvironment):
     def _batch(self, behavior: str, ended: list[_Row], deciding: list[_Row]) -> StepBatch:
         spaces = self._types.spaces(behavior)
         rows = ended + deciding
-        rewards = [row.record.reward for row in rows]
-        try:
-            earned = single_numbers(rewards)
-        except (TypeError, ValueError) as error:
-            raise self._mismatch("step()", rewards, "a number for each reward") from error
         asked = [row.record for row in deciding]
         return spaces.batch(
             agent=np.array([row.agent for row in rows], np.int64),
             group=np.array([row.group for row in rows], np.int32),
             obs=spaces.columns([row.record.observation for row in rows]),
-            reward=earned,
+            reward=self._rewards([row.record.reward for row in rows]),
             mask=spaces.masks.rows([record.observation for record in asked], [record.info for record in asked]),
             interrupted=np.array([row.record.interrupted for row in ended], np.bool_),
         )
 
     def _close(self) -> None:
-        for copy, game in enumerate(self._games):
-            self.call = ("close", copy)
-            with contextlib.suppress(Exception):
-                game.env.close()
+        self._close_each([game.env for game in self._games])
         self._games = []
 
 

@@ -6,30 +6,25 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import TransformObservation
 from numpy.typing import NDArray
 
 # ID -> the original environment, and the indices of the velocities in its observations.
-_VELOCITIES = {"CartPoleNoVel-v1": ("CartPole-v1", (1, 3)), "PendulumNoVel-v1": ("Pendulum-v1", (2,))}
+_VELOCITIES = {"CartPoleNoVel-v1": ("CartPole-v1", [1, 3]), "PendulumNoVel-v1": ("Pendulum-v1", [2])}
 _FLAT = {"MiniGrid-DoorKey-5x5-Flat-v0": "MiniGrid-DoorKey-5x5-v0"}
-
-
-class _Hidden(gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[np.float32]]):
-    """A wrapper that sets some entries of a vector observation to zero."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], places: tuple[int, ...]) -> None:
-        super().__init__(env)
-        self._places = list(places)
-
-    def observation(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        observation = observation.copy()
-        observation[self._places] = 0.0
-        return observation
 
 
 def without_velocities(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
     """Make an environment whose observations have zeros instead of velocities."""
     name, places = _VELOCITIES[env_id]
-    return _Hidden(gymnasium.make(name, **arguments), places)
+
+    def hide(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        observation = observation.copy()
+        observation[places] = 0.0
+        return observation
+
+    env = gymnasium.make(name, **arguments)
+    return TransformObservation(env, hide, env.observation_space)
 
 
 def flat_minigrid(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:

@@ -70,7 +70,8 @@ class EnvPoolEnvironment(InProcessEnvironment):
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
         observations, infos = self._pool.reset()
-        columns, nothing = self._spaces.batch_columns(observations), np.zeros(len(self._copies), np.float32)
+        columns = self._spaces.columns(observations, is_batch=True)
+        nothing = np.zeros(len(self._copies), np.float32)
         masks = self._spaces.masks.batch(observations, infos, len(self._copies))
         event = self._spaces.event(worker, self._copies, columns, nothing, masks, np.zeros(0, np.bool_))
         event.is_reset = True
@@ -79,14 +80,14 @@ class EnvPoolEnvironment(InProcessEnvironment):
     def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         chosen = np.asarray(self._spaces.actions(actions[self.name]))
         observations, rewards, terminated, truncated, infos = self._pool.step(chosen)
-        columns, agents = self._spaces.batch_columns(observations), self._copies
+        columns, agents = self._spaces.columns(observations, is_batch=True), self._copies
         masks = self._spaces.masks.batch(observations, infos, len(agents))
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             first, first_infos = self._pool.reset(env_id=ended.astype(np.int32))
             masks[ended] = self._spaces.masks.batch(first, first_infos, len(ended))
             final = tuple(column[ended] for column in columns)
-            for column, begun in zip(columns, self._spaces.batch_columns(first), strict=True):
+            for column, begun in zip(columns, self._spaces.columns(first, is_batch=True), strict=True):
                 column[ended] = begun
             columns = tuple(map(np.concatenate, zip(final, columns, strict=True)))
             rewards = np.concatenate([rewards[ended], np.where(terminated | truncated, np.float32(0), rewards)])

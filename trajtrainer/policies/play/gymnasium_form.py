@@ -43,7 +43,9 @@ class SpacesForm:
     ) -> None:
         self._observation_space, self._action_space = observation_space, action_space
         smallest = SMALLEST_PICTURE if smallest_picture is None else min(SMALLEST_PICTURE, smallest_picture)
-        self._agents = AgentSpaces(observation_space, action_space, where, smallest, max_items)
+        self._agents = AgentSpaces(
+            observation_space, action_space, where, smallest_picture=smallest, max_items=max_items
+        )
         self.spec: BehaviorSpec = self._agents.spec
 
     def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:

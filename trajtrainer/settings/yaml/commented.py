@@ -7,24 +7,21 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, get_args
+from typing import Any
 
 import attrs
 import yaml
 
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters
-from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
-from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.environment import Sampler
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Choice, Section
-from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import to_mapping
-from trajtrainer.settings.yaml.structuring import CONVERTER, is_internal
+from trajtrainer.settings.yaml.structuring import CONVERTER, fields_of, sections_of
 
 _WIDTH = 118
-_SECTIONS: dict[str, type[Any]] = {"network_settings": NetworkSettings, "self_play": SelfPlaySettings}
-_OF_RUN: dict[str, type[Any]] = {"env_settings": EnvironmentSettings, "engine_settings": EngineSettings}
 _COMPLETE = """\
 # Every setting with its value. ML-Agents does not have those in comments. Sections in comments are off, and their
 # values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
@@ -97,7 +94,9 @@ def write(
         if values:
             described = meaning(RunSettings, section_name)
             lines += [*_comment([_sentence(described)], 0), f"{section_name}:"]
-            lines += _section({key: Choice(value) for key, value in values.items()}, _OF_RUN[section_name], 1)
+            lines += _section(
+                {key: Choice(value) for key, value in values.items()}, _class_of(RunSettings, section_name), 1
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -131,7 +130,7 @@ def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> I
                 yield from _indented(_indented(_used(each, value[name], explained)))
         else:
             yield from _dumped(key, value)
-    for field in _fields(type(settings)):
+    for field in fields_of(type(settings)):
         if field.name not in mapping:
             yield from (f"# {line}" for line in _unused(type(settings), field, explained))
 
@@ -142,21 +141,17 @@ def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) 
     explained.add((cls, field.name))
     default: Any = field.default
     value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
-    section = next((each for each in (field.type, *get_args(field.type)) if attrs.has(each)), None)
-    if section is None or value in ([], {}):
+    sections = sections_of(field)
+    if not sections or value in ([], {}):
         value = field.metadata.get("example", value)
         needed = "Required. " if "example" in field.metadata else ""
         (line,) = _dumped(field.name, CONVERTER.unstructure(value))
         yield f"{line}  # {needed}{described}" if described else line
         return
     yield f"{field.name}:  # {described}" if described else f"{field.name}:"
-    for inner in _fields(section):
-        optional = inner.default is None and any(attrs.has(each) for each in get_args(inner.type))
-        yield from (f"  # {line}" if optional else f"  {line}" for line in _unused(section, inner, explained))
-
-
-def _fields(cls: type[Any]) -> Iterator[attrs.Attribute[Any]]:
-    return (field for field in attrs.fields(attrs.resolve_types(cls)) if not is_internal(field))
+    for inner in fields_of(sections[0]):
+        prefix = "  # " if inner.default is None and sections_of(inner) else "  "
+        yield from (f"{prefix}{line}" for line in _unused(sections[0], inner, explained))
 
 
 def _dumped(key: str, value: Any) -> Iterator[str]:
@@ -195,7 +190,12 @@ def _behavior(section: Section) -> Iterator[str]:
                 yield f"      {name}:"
                 yield from _section(signal, REWARD_SIGNALS[name].settings, 4)
         else:
-            yield from _section(value, _SECTIONS.get(key, hyperparameters), 3)
+            cls = hyperparameters if key == "hyperparameters" else _class_of(TrainerSettings, key)
+            yield from _section(value, cls, 3)
+
+
+def _class_of(cls: type[Any], key: str) -> type[Any]:
+    return next(each for field in fields_of(cls) if field.name == key for each in sections_of(field))
 
 
 def _section(section: Section, cls: type[Any], depth: int) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import yaml
@@ -24,6 +24,8 @@ from trajtrainer.settings.yaml.prepare import prepare, prepare_behavior
 from trajtrainer.settings.yaml.structuring import CONVERTER, INVALID, faults
 
 logger = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings")
 
 # Far larger than any configuration, but can still be read in a few seconds.
 _MAX_BYTES = 1_000_000
@@ -112,7 +114,7 @@ def run_settings(
     root.mapping.pop(SEARCH_SECTION, None)
     prepare(root)
     try:
-        settings: RunSettings = structure(root, RunSettings, problems)
+        settings = structure(root, RunSettings, problems)
     except ConfigurationError as error:
         raise ConfigurationError([*missing, *error.problems]) from None
     _advise(settings)
@@ -127,11 +129,10 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
     """
     root = from_mapping(mapping, Place(name))
     prepare_behavior(root)
-    settings: TrainerSettings = structure(root, TrainerSettings)
-    return settings
+    return structure(root, TrainerSettings)
 
 
-def structure(root: PlacedValue, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
+def structure(root: PlacedValue, cls: type[Settings], problems: Iterable[Problem] = ()) -> Settings:
     """Build the settings object that a tree describes. ``problems`` are those that are already known.
 
     Raises:

@@ -76,14 +76,11 @@ class PlacedValue:
         """Return the place of the value at ``path``. If it does not exist, the line is that of the last key found."""
         if not path:
             return self.place
-        key = path[0]
-        if isinstance(self.content, dict) and key in self.content:
-            inner: PlacedValue = self.content[key]
-            return inner.locate(path[1:])
-        if isinstance(self.content, list) and key.isdigit() and int(key) < len(self.content):
-            inner = self.content[int(key)]
-            return inner.locate(path[1:])
-        return self.place.below(*path)
+        entries = self.mapping
+        if isinstance(self.content, list):
+            entries = {str(index): entry for index, entry in enumerate(self.content)}
+        inner = entries.get(path[0])
+        return inner.locate(path[1:]) if inner else self.place.below(*path)
 
 
 def from_mapping(value: object, place: Place) -> PlacedValue:
@@ -156,10 +153,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
             return self._mapping(node, place)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE_TAG:
-            return [
-                self.entry(item, Place(place.source, _line(item), (*place.path, str(index))))
-                for index, item in enumerate(node.value)
-            ]
+            return [self.entry(item, _at(item, place, str(index))) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
         if node.tag in _DUMPED_BEHAVIORS:
@@ -194,9 +188,9 @@ class _Loader(yaml.SafeLoader):
             if key.tag == _MERGE_TAG:
                 continue
             if not isinstance(key, yaml.ScalarNode):
-                self._complain(Place(place.source, _line(key), place.path), "a key must be text, not a list or mapping")
+                self._complain(_at(key, place), "a key must be text, not a list or mapping")
                 continue
-            inner = Place(place.source, _line(key), (*place.path, key.value))
+            inner = _at(key, place, key.value)
             if key.value in content:
                 first = content[key.value].place.line
                 self._complain(inner, f"this key is already in line {first}; remove one of the two")
@@ -216,9 +210,7 @@ class _Loader(yaml.SafeLoader):
                 if isinstance(source, yaml.MappingNode):
                     yield self.entry(source, place).mapping
                 else:
-                    self._complain(
-                        Place(place.source, _line(key), place.path), "<< takes a mapping or a list of mappings"
-                    )
+                    self._complain(_at(key, place), "<< takes a mapping or a list of mappings")
 
     def _raise_too_large(self) -> NoReturn:
         raise ConfigurationError(
@@ -229,9 +221,9 @@ class _Loader(yaml.SafeLoader):
         self.problems.append(Problem(place, message))
 
 
-def _line(node: yaml.Node) -> int:
-    line: int = node.start_mark.line
-    return line + 1
+def _at(node: yaml.Node, place: Place, *keys: str) -> Place:
+    """Return the place of a node at ``keys`` below ``place``."""
+    return Place(place.source, node.start_mark.line + 1, (*place.path, *keys))
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from attrs import fields_dict
 
 from trajtrainer.settings.checks import ConfigurationError, InvalidValueError, Place, Problem
-from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.components import ALGORITHMS, algorithm_named
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import PlacedValue, real_number, unwrapped
@@ -140,16 +140,15 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", PlacedValue("ppo", place))
-    row = ALGORITHMS.get(trainer_type.content) if isinstance(trainer_type.content, str) else None
+    row = algorithm_named(trainer_type.content)
     known: Collection[str] = fields_dict(row.settings) if row is not None else _HYPERPARAMETERS
     hyperparameters: dict[str, PlacedValue] = {}
     network: dict[str, PlacedValue] = {}
     settings: dict[str, PlacedValue] = {"trainer_type": trainer_type}
     signals = _reward_signals(flat)
     for key in ("gamma", *_CURIOSITY):
-        if key in flat and key in own.mapping and "reward_signals" in flat:
-            message = f"{_NO_PLACE}: reward_signals has these settings"
-            notes.append(Problem(flat[key].place, message))
+        if key in own.mapping and "reward_signals" in flat:
+            notes.append(Problem(flat[key].place, f"{_NO_PLACE}: reward_signals has these settings"))
         flat.pop(key, None)
     flat["reward_signals"] = signals
     updates = flat.pop("num_update", None)
@@ -209,14 +208,14 @@ def _reward_signals(flat: Mapping[str, PlacedValue]) -> PlacedValue:
 
 def _ratio(interval: PlacedValue | None, updates: PlacedValue | None, place: Place) -> PlacedValue:
     """Return ``steps_per_update`` for ``updates`` updates every ``interval`` steps."""
+    one = PlacedValue(1.0, place)
     numbers = []
-    for entry in (interval, updates):
+    for entry in (interval or one, updates or one):
         try:
-            numbers.append(1.0 if entry is None else real_number(entry.content))
+            numbers.append(real_number(entry.content))
         except InvalidValueError as error:
-            assert entry is not None
             raise ConfigurationError([Problem(entry.place, str(error))]) from None
-    return PlacedValue(numbers[0] / max(numbers[1], 1.0), (updates or interval or PlacedValue(None, place)).place)
+    return PlacedValue(numbers[0] / max(numbers[1], 1.0), (updates or interval or one).place)
 
 
 def _move_checkpoint_settings(root: PlacedValue, notes: list[Problem]) -> None:

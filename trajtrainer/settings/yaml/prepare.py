@@ -12,7 +12,7 @@ import logging
 import attrs
 
 from trajtrainer.settings.checks import Problem
-from trajtrainer.settings.components import ALGORITHMS, AlgorithmRow
+from trajtrainer.settings.components import algorithm_named
 from trajtrainer.settings.presets import PRESETS, stands_for
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
@@ -69,15 +69,15 @@ def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
         notes.append(Problem(framework.place, "this option was removed and is ignored: there is only PyTorch"))
-    dataset = behavior.mapping.get("dataset")
-    if dataset is not None and isinstance(dataset.content, str):
+    dataset = behavior.at("dataset")
+    if isinstance(dataset.content, str):
         dataset.content = [PlacedValue(dataset.content, dataset.place)]
 
 
 def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> PlacedValue:
     """Return the settings with their preset, if any, as defaults. Unknown presets are reported later."""
-    entry = behavior.mapping.get("preset")
-    if entry is None or not isinstance(entry.content, str) or entry.content not in PRESETS:
+    entry = behavior.at("preset")
+    if not isinstance(entry.content, str) or entry.content not in PRESETS:
         return behavior
     settings = stands_for(entry.content, _DEFAULT_TRAINER if trainer_type is None else trainer_type.content)
     if settings is None:
@@ -95,7 +95,7 @@ def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
     default_type = _trainer_type(default) or PlacedValue(_DEFAULT_TRAINER, default.place)
     default.mapping.setdefault("trainer_type", default_type)
     own_type = _trainer_type(own) or default_type
-    row = ALGORITHMS.get(own_type.content)
+    row = algorithm_named(own_type.content)
     if own_type.content != default_type.content and row is not None:
         known = attrs.fields_dict(row.settings)
         hyperparameters = default.at("hyperparameters").mapping
@@ -107,13 +107,8 @@ def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
 
 
 def _trainer_type(behavior: PlacedValue) -> PlacedValue | None:
-    entry = behavior.mapping.get("trainer_type")
-    return entry if entry is not None and isinstance(entry.content, str) else None
-
-
-def _row(behavior: PlacedValue) -> AlgorithmRow | None:
-    trainer_type = _trainer_type(behavior)
-    return None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+    entry = behavior.at("trainer_type")
+    return entry if isinstance(entry.content, str) else None
 
 
 def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
@@ -127,29 +122,29 @@ def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
 
 def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
     """Replace deprecated options, and remove options that have no effect."""
-    row = _row(behavior)
+    row = algorithm_named(behavior.at("trainer_type").content)
     if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
         buffer_size = behavior.at("hyperparameters").mapping.pop("buffer_size", None)
         if buffer_size is not None:
             notes.append(Problem(buffer_size.place, "this is ignored, because this trainer_type has no buffer"))
     for signal in behavior.at("reward_signals").mapping.values():
-        encoding_size = signal.mapping.get("encoding_size")
-        if encoding_size is not None and encoding_size.content is not None:
+        encoding_size = signal.at("encoding_size")
+        if encoding_size.content is not None:
             notes.append(
                 Problem(encoding_size.place, "this option is deprecated; use network_settings: hidden_units instead")
             )
             if "network_settings" not in signal.mapping:
                 network = PlacedValue({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
                 signal.mapping["network_settings"] = network
-        memory = signal.at("network_settings").mapping.get("memory")
-        if memory is not None and memory.content is not None:
+        memory = signal.at("network_settings", "memory")
+        if memory.content is not None:
             notes.append(Problem(memory.place, "this is ignored, because reward signals have no memory"))
             memory.content = None
 
 
 def _choose_discount(behavior: PlacedValue) -> None:
     """Let algorithms with ``auto_gamma`` choose the discount factor of the extrinsic signal, unless it is given."""
-    row = _row(behavior)
+    row = algorithm_named(behavior.at("trainer_type").content)
     if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings):
         return
     has_extrinsic = "reward_signals" not in behavior.mapping or "extrinsic" in behavior.at("reward_signals").mapping

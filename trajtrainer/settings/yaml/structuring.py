@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from operator import eq
 from typing import Any, get_args, get_origin
 
 import attrs
@@ -25,7 +26,13 @@ from trajtrainer.settings.checks import (
     registered,
     row_of,
 )
-from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
+from trajtrainer.settings.components import (
+    ALGORITHMS,
+    REWARD_SIGNALS,
+    Hyperparameters,
+    RewardSignalSettings,
+    algorithm_named,
+)
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson, Sampler
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import (
@@ -78,10 +85,9 @@ def _unknown(key: str, cls: type) -> str:
         owners = [name for name, row in ALGORITHMS.builtin.items() if key in attrs.fields_dict(row.settings)]
         if owners:
             return f"is for trainer_type {', '.join(owners)}"
-    fields = [field for field in attrs.fields(cls) if not is_internal(field)]
+    fields = fields_of(cls)
     for section in fields:
-        classes = [each for each in (section.type, *get_args(section.type)) if isinstance(each, type)]
-        if any(attrs.has(each) and key in attrs.fields_dict(each) for each in classes):
+        if any(key in attrs.fields_dict(each) for each in sections_of(section)):
             return f"unknown option; it belongs under {section.name}"
     names = [field.name for field in fields]
     return f"unknown option{closest(key, names) or '; known here: ' + ', '.join(names)}"
@@ -90,6 +96,16 @@ def _unknown(key: str, cls: type) -> str:
 def is_internal(field: attrs.Attribute[Any]) -> bool:
     """Return whether a field is not part of the file."""
     return bool(field.metadata.get("internal"))
+
+
+def fields_of(cls: type) -> list[attrs.Attribute[Any]]:
+    """Return the fields of a settings class that are part of the file, with resolved types."""
+    return [field for field in attrs.fields(attrs.resolve_types(cls)) if not is_internal(field)]
+
+
+def sections_of(field: attrs.Attribute[Any]) -> list[type]:
+    """Return the settings classes in the type of a field, such as the class of an optional section."""
+    return [each for each in (field.type, *get_args(field.type)) if attrs.has(each)]
 
 
 def _expecting(kind: type, expected: str, factory: HookFactory) -> HookFactory:
@@ -143,8 +159,7 @@ def _trainer_factory(_cls: Any, converter: Converter) -> Hook:
     def structure(value: Any, cls: Any) -> Any:
         hyperparameters: Any = _WithoutTrainer
         if isinstance(value, dict) and "trainer_type" in value:
-            name = value["trainer_type"]
-            row = ALGORITHMS.get(name) if isinstance(name, str) else None
+            row = algorithm_named(value["trainer_type"])
             # Without a row, there is no class to check the hyperparameters with. The name is reported anyway.
             hyperparameters = Any if row is None else row.settings
         return hook_for(hyperparameters)(value, cls)
@@ -204,24 +219,29 @@ def _interval(value: Any, _type: Any) -> _Interval:
 
 
 def _register_structuring(converter: Converter) -> None:
-    converter.register_structure_hook(int, whole_number)
-    converter.register_structure_hook(float, real_number)
-    converter.register_structure_hook(bool, truth_value)
-    converter.register_structure_hook(str, text)
     factory = converter.register_structure_hook_factory
     factory(attrs.has, _settings_factory())
     factory(_has_origin(dict), _expecting(dict, "a mapping of names", mapping_structure_factory))
     factory(_has_origin(list), _expecting(list, "a list", list_structure_factory))
     # Hooks that are registered later are tried first.
-    factory(lambda cls: cls is TrainerSettings, _trainer_factory)
-    hook = converter.register_structure_hook_func
-    hook(lambda cls: cls is _WithoutTrainer, _of_no_trainer)
-    hook(lambda cls: isinstance(cls, type) and issubclass(cls, enum.Enum), enum_member)
-    hook(lambda cls: cls == str | int, text_or_number)
-    hook(lambda cls: cls == AutoOrNumber, number_or_auto)
-    hook(lambda cls: cls == Sampler, _sampler)
-    hook(lambda cls: cls == _RewardSignals, _reward_signals)
-    hook(lambda cls: cls == _Interval, _interval)
+    factory(partial(eq, TrainerSettings), _trainer_factory)
+    converter.register_structure_hook_func(
+        lambda cls: isinstance(cls, type) and issubclass(cls, enum.Enum), enum_member
+    )
+    hooks: dict[Any, Hook] = {
+        int: whole_number,
+        float: real_number,
+        bool: truth_value,
+        str: text,
+        str | int: text_or_number,
+        AutoOrNumber: number_or_auto,
+        Sampler: _sampler,
+        _WithoutTrainer: _of_no_trainer,
+    }
+    for kind, hook in hooks.items():
+        converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook_func(partial(eq, _RewardSignals), _reward_signals)
+    converter.register_structure_hook_func(partial(eq, _Interval), _interval)
 
 
 def _has_origin(origin: type) -> Callable[[Any], bool]:
@@ -243,19 +263,13 @@ def _register_unstructuring(converter: Converter) -> None:
     )
     for name, sampler in SAMPLERS.items():
         parameters = make_dict_unstructure_fn(sampler, converter)
-        converter.register_unstructure_hook(
-            sampler,
-            lambda each, name=name, parameters=parameters: {
-                "sampler_type": name,
-                "sampler_parameters": parameters(each),
-            },
-        )
+        converter.register_unstructure_hook(sampler, partial(_dump_sampler, name, parameters))
+    lesson = make_dict_unstructure_fn(Lesson, converter)
+    converter.register_unstructure_hook(Lesson, lambda each: {"value": None, **lesson(each)})  # the value comes first
 
-    def lesson_mapping(lesson: Lesson) -> dict[str, Any]:
-        plain = {field.name: converter.unstructure(getattr(lesson, field.name)) for field in attrs.fields(Lesson)}
-        return {"value": plain.pop("value"), **plain}
 
-    converter.register_unstructure_hook(Lesson, lesson_mapping)
+def _dump_sampler(name: str, parameters: Callable[[Any], dict[str, Any]], sampler: Sampler) -> dict[str, Any]:
+    return {"sampler_type": name, "sampler_parameters": parameters(sampler)}
 
 
 def _dump_hook(converter: Converter, cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
