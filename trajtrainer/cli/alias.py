@@ -14,7 +14,7 @@ _OURS = b"trajtrainer.cli.main"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--remove", action="store_true", help=f"remove the command {NAME} again")
+    parser.add_argument("--remove", action="store_true", help=f"remove the command {NAME}")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -99,7 +99,7 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
         return ObservationKind.VARIABLE_LENGTH
     raise UnsupportedError(
         f"Sensor {spec.name!r} of shape {tuple(spec.shape)} has the dimension properties "
-        f"{[p.name for p in properties]}, which no encoder takes. Expected a vector (1 dimension), a picture "
+        f"{[p.name for p in properties]}, which no encoder supports. Expected a vector (1 dimension), a picture "
         "(channels, height, width; for the encoders simple, nature_cnn, resnet, match3 and fully_connected) or a list "
         "of entities (variable number, size; for attention). Change the sensor in Unity."
     )

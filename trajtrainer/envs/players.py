@@ -76,7 +76,7 @@ def check_simulation(names: str) -> None:
     """
     path = f"{SIMULATION_PREFIX}{names}"
     if not names:
-        raise LaunchError(f"--env {path} names no simulation. Expected sim:NAME, as in sim:3DBall.")
+        raise LaunchError(f"--env {path} does not name a simulation. Expected sim:NAME, as in sim:3DBall.")
     try:
         simulation_kinds(names)
     except ValueError as error:

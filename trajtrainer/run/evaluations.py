@@ -263,7 +263,7 @@ def make_evaluations(
         if shared is None:
             raise SettingsError(
                 "The configuration has an evaluation, but the only environment is the Unity Editor, which cannot be "
-                "started twice and belongs to an actor. Give a build with --env, remove the evaluation, or use "
+                "started twice and is used by an actor. Give a build with --env, remove the evaluation, or use "
                 "actors.backend inline."
             )
         logger.warning(

@@ -52,7 +52,7 @@ def followers(settings: RunSettings, calls: UserCalls) -> list[StatsWriter]:
         except TrajtrainerError as error:
             if name in STATS_WRITERS.builtin:
                 raise
-            logger.error("%s It is left out.", error)
+            logger.error("%s The run continues without this writer.", error)
             logger.debug("Traceback of the error:", exc_info=True)
             continue
         writers += [GuardedWriter(each.name or name, each, calls) for each in found] if row.guarded else found

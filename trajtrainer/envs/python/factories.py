@@ -139,13 +139,14 @@ def _adapt(
             return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
     if rule:
         raise SettingsError(
-            f"{what} takes no argument {next(iter(rule))!r} and did not make a PettingZoo environment. The --env-args "
-            f"{', '.join(_RULE_NAMES)} are for PettingZoo agents."
+            f"{what} does not accept the argument {next(iter(rule))!r} and did not make a PettingZoo environment. The "
+            f"--env-args {', '.join(_RULE_NAMES)} are for PettingZoo agents."
         )
     if isinstance(first, BaseEnv):
         if reading:
             raise SettingsError(
-                f"{what} takes no argument {next(iter(reading))!r}, and a BaseEnv describes its sensors itself."
+                f"{what} does not accept the argument {next(iter(reading))!r}, and a BaseEnv describes its sensors "
+                "itself."
             )
         from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
 

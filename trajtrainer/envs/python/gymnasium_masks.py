@@ -171,7 +171,9 @@ class AgentMasks:
             if self._num_choices
             else "Only discrete actions can be masked, and these are continuous."
         )
-        logger.warning("%s: not used as an action mask: %s. %s", self._where, ", ".join(unused), expected)
+        logger.warning(
+            "%s: the following cannot be used as an action mask: %s. %s", self._where, ", ".join(unused), expected
+        )
 
 
 def _parts(space: spaces.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], spaces.Space[Any]]]:

@@ -135,9 +135,9 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading)
         case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
             if len(space.shape) > 1:
                 logger.warning(
-                    "%s: the bytes of sensor %r of shape %s are not a picture (which has a height and width of at "
-                    "least %d, and channels and a stack of frames as further dimensions), so they are read as %d "
-                    "numbers from 0 to 1. If they are codes that use only a part of 0 to 255, set normalize: true in "
+                    "%s: sensor %r consists of bytes, but its shape %s is not that of a picture (height and width of "
+                    "at least %d, plus channels and possibly stacked frames), so the bytes are read as %d numbers "
+                    "from 0 to 1. If they are codes that use only a part of 0 to 255, set normalize: true in "
                     "network_settings; if they are a picture, pass --env-args smallest_picture=N.",
                     where,
                     sensor_name(path),
@@ -213,8 +213,8 @@ class _Entities:
         column = np.zeros((len(values), self._most, self._size), np.float32)
         if lengths.max(initial=0) > self._most:
             raise InvalidDataError(
-                f"{self._where} has a list of {lengths.max()} items, but max_items is {self._most}. Give a larger "
-                f"number (--env-args max_items={lengths.max()}), or fewer items."
+                f"{self._where} has a list of {lengths.max()} items, but max_items is {self._most}. Increase "
+                f"max_items (--env-args max_items={lengths.max()}), or send fewer items."
             )
         items = [item for items in values for item in items]
         if items:

@@ -108,8 +108,9 @@ class VectorEnvironment(InProcessEnvironment):
         """
         if parameters:
             raise UnsupportedError(
-                f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), "
-                "because it starts most episodes on its own. Single environments receive them in reset()."
+                f"The vectorized environment {self.name} does not accept environment_parameters "
+                f"({', '.join(parameters)}), because it starts most episodes on its own. Single environments receive "
+                "them in reset()."
             )
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:

@@ -106,7 +106,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
     add_simulation_options(parser, kinds)
     parsed = parser.parse_args(arguments)
     if names is not None and len(kinds) < len(names.split("+")):
-        parser.error(f"{names!r} names a simulation twice; use --teams for several teams")
+        parser.error(f"{names!r} contains a simulation twice; use --teams for several teams")
     if parsed.teams < 1:
         parser.error(f"--teams must be at least 1, found {parsed.teams}")
     games = [name for name, kind in kinds.items() if isinstance(kind, GameKind)]

@@ -260,15 +260,15 @@ class PlayerProcess:
             return "is still running"
         if code < 0:
             with contextlib.suppress(ValueError):
-                return f"was ended by the signal {signal.Signals(-code).name}"
-        return f"ended with the return code {code}"
+                return f"was killed by the signal {signal.Signals(-code).name}"
+        return f"exited with return code {code}"
 
     def last_words(self) -> str:
         """Return the last lines of the standard error output and of the log, for the end of an error message."""
         errors = self._last_words.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         printed = "\n  ".join(["The end of its standard error output:", *errors]) + "\n" if errors else ""
         if self.log_file is None:
-            return f"{printed}It is not known where it writes its log."
+            return f"{printed}The location of its log is unknown."
         try:
             with self.log_file.open("rb") as file:
                 file.seek(max(0, self.log_file.stat().st_size - _LOG_TAIL_BYTES))

@@ -274,7 +274,7 @@ class OrderSearch:
             return order
         if self._presumed not in (RawImageOrder.AUTO, shown):
             _LOGGER.warning(
-                "The player's raw images are read as %s, which the first %d show, although they were %s when the model "
+                "The player's raw images are read as %s, based on the first %d, although they were %s when the model "
                 "was trained: the player was probably built with another version of the package. The model sees the "
                 "same as before. If this is wrong, set raw_image_order.",
                 shown.value,
@@ -283,6 +283,6 @@ class OrderSearch:
             )
         else:
             _LOGGER.log(
-                self._level, "The player's raw images are read as %s, which the first %d show.", shown.value, count
+                self._level, "The player's raw images are read as %s, based on the first %d.", shown.value, count
             )
         return shown

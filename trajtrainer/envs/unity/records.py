@@ -168,7 +168,7 @@ def read_agent(
     """
     if len(agent.observations) != behavior.num_observations:
         raise AgentError(
-            f"it has {len(agent.observations)} observations, but the first has {behavior.num_observations}"
+            f"it has {len(agent.observations)} observations, but the first agent has {behavior.num_observations}"
         )
     for number, sensor in enumerate(behavior.sensors):
         try:
@@ -215,7 +215,7 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
     if picture.dtype == np.uint8:
         return picture.astype(np.float32) / np.float32(255.0)
     raise pictures.PictureError(
-        "it used to come as PNG and now does not, or with another channel mapping; its compression must not change"
+        "its compression must not change: it was sent as PNG before and no longer is, or its channel mapping differs"
     )
 
 

@@ -184,7 +184,7 @@ class TrainingAnalyticsChannel(SideChannel):
 
     def on_message_received(self, msg: IncomingMessage) -> None:  # noqa: ARG002
         """Reject a message: only the trainer sends on this channel."""
-        raise UnityCommunicationException("the training analytics go to the player only")
+        raise UnityCommunicationException("training analytics are only sent to the player, never received")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
         """Send ``message``, or by default the one for users of the low-level API."""

@@ -42,8 +42,8 @@ def command(env_path: str) -> list[str]:
         if given.is_dir():
             return f"{env_path} is a folder. Give the exported file within it."
         return (
-            "Give --env=godot: and the path of a game that is exported for this system, or --env=godot alone to train "
-            "in the Godot editor."
+            "Give --env=godot:PATH with the path of a game exported for this system, or --env=godot to train in the "
+            "Godot editor."
         )
 
     return [str(launcher.find(path, sys.platform, hint))]

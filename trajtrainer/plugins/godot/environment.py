@@ -58,7 +58,7 @@ def make_godot_environment(
     """
     environment = settings.env_settings
     if environment.num_areas > 1:
-        raise SettingsError("num_areas is for Unity players: a Godot game has the agents of its scene.")
+        raise SettingsError("num_areas is for Unity players: the number of agents in a Godot game is set by its scene.")
     log_file = logs.player_log(0)
     connect = partial(
         connect_game,
@@ -188,7 +188,7 @@ class GodotGame:
         greeting = frame(messages.HANDSHAKE) + frame(messages.ENV_INFO)
         found = accept(self._listeners, greeting, is_game, self._check_alive, self._timeout_s, busy_wait=busy_wait)
         if isinstance(found, str):
-            raise self._silent(f"never connected within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
+            raise self._silent(f"did not connect within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
         connection, answer = found
         self._connection = connection
         layout = messages.Layout(messages.parse(answer), self._worker)

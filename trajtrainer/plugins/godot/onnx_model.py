@@ -97,9 +97,9 @@ def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> S
         )
     unwritable = [o.name for o in spec.observation_specs if encodable(o.name) != o.name]
     if unwritable:
-        raise ExportError(f"The observation {unwritable[0]!r} has a name that an .onnx cannot have. {instead}")
+        raise ExportError(f"The observation {unwritable[0]!r} has a name that cannot be used in an .onnx. {instead}")
     if actor.memory_size:
-        raise ExportError(f"The plugin keeps no memory for a model, but this policy has one. {instead}")
+        raise ExportError(f"The plugin does not keep a model's memory, but this policy has one. {instead}")
     continuous, branches = actor.head.continuous_size, actor.head.branches
     if continuous and branches and not order:
         raise ExportError(

@@ -125,7 +125,7 @@ def from_checkpoint(
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"{source}: the data next to the weights is damaged ({first_line(error)}). Use another checkpoint of the "
-            "run, or only the weights of this one with --initialize-from."
+            "run, or load only the weights of this one with --initialize-from."
         ) from error
 
 

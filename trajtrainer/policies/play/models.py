@@ -81,7 +81,7 @@ class PolicyFile(ABC):
 
     def _check_fits(self, reasons: Iterator[str]) -> None:
         if found := "; ".join(reasons):
-            raise CheckpointError(f"{self.path} is a policy for other agents: {found}.")
+            raise CheckpointError(f"{self.path} is a policy for different agents: {found}.")
 
 
 class CheckpointPolicy(PolicyFile):

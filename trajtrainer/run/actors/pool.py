@@ -276,8 +276,8 @@ class ActorPool:
             self.image_order = found.raw_image_order
         elif found.raw_image_order not in (RawImageOrder.AUTO, self.image_order):
             _LOGGER.warning(
-                "The raw images of actor %d seem to be in a different order than those of the other actors. It is "
-                "restarted and will read them as the others do, as %s. If that is wrong, set raw_image_order.",
+                "The raw images of actor %d seem to be in a different order than those of the other actors. "
+                "Restarting it; it will read them as %s, like the others. If that is wrong, set raw_image_order.",
                 number,
                 self.image_order.value,
             )

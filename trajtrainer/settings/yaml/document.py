@@ -199,7 +199,7 @@ class _Loader(yaml.SafeLoader):
             inner = Place(place.source, _line(key), (*place.path, key.value))
             if key.value in content:
                 first = content[key.value].place.line
-                self._complain(inner, f"this key is already in line {first}; remove one of the two")
+                self._complain(inner, f"this key is already on line {first}; remove one of the two")
             else:
                 content[key.value] = self.entry(value, inner)
         for merged in self._merged(node, place):

@@ -56,7 +56,7 @@ def pull(
     check_no_one_trains(target)
     if target.exists() and not force:
         raise RunFolderError(
-            f"{target} exists already. Choose another --run-id, or keep the old run under another name with --force."
+            f"{target} already exists. Choose another --run-id, or keep the old run under another name with --force."
         )
     with hub.translating_errors():
         model = hub.api.model_info(hub.repository, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)

@@ -74,14 +74,14 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
     except RuntimeError as error:
         first = next(layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
         wanted = (
-            f"the first layer takes {first.in_features} numbers"
+            f"the first layer expects {first.in_features} numbers"
             if isinstance(first, nn.Linear)
             else f"the first layer is a convolution of {first.in_channels} channels"
         )
-        raise MismatchError(f"its layers do not take {_seen(spec.observation_specs)}: {wanted}") from error
+        raise MismatchError(f"its layers do not accept {_seen(spec.observation_specs)}: {wanted}") from error
     if size != policy.head.layer.in_features:
         raise MismatchError(
-            f"its last layer takes {policy.head.layer.in_features} numbers, but the layers before it output {size}"
+            f"its last layer expects {policy.head.layer.in_features} numbers, but the layers before it output {size}"
         )
     head = _with_bounds(policy.head, hints)
     _check_actions(head, spec)
@@ -97,7 +97,7 @@ def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> li
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
     if sorted(found) != sorted(names):
-        raise MismatchError(f"it sees {', '.join(map(repr, names))}, but these agents send {_seen(sensors)}")
+        raise MismatchError(f"it expects {', '.join(map(repr, names))}, but these agents send {_seen(sensors)}")
     return [
         _sensors(part, spec, [found.index(name)], hints, is_picture=len(part.layers) > 0)
         for name, part in zip(names, parts, strict=True)
@@ -121,7 +121,7 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
             "sampled from them, or --scores values if the best was taken, as in DQN"
         )
     if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
-        raise MismatchError(f"values are for a single choice, but these agents make {actions.discrete_size}")
+        raise MismatchError(f"--scores values supports only one branch, but these agents have {actions.discrete_size}")
     part, indices = Part(observed=found.shape), range(len(spec.observation_specs))
     return _sensors(part, spec, indices, found.hints, is_picture=found.input_rank == PICTURE_RANK)
 
@@ -137,14 +137,16 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
-        raise MismatchError(f"it sees {shape}, but these agents send {_seen(seen)}{hint}")
+        raise MismatchError(f"it expects {shape}, but these agents send {_seen(seen)}{hint}")
     if is_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MismatchError(f"it takes one image, but these agents send {_seen(seen)}")
+        raise MismatchError(f"it expects one image, but these agents send {_seen(seen)}")
     if not is_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MismatchError(f"it takes a single vector, but these agents send {_seen(seen)}")
+        raise MismatchError(f"it expects a single vector, but these agents send {_seen(seen)}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
     if has_images and scale is not None and hints.image_scale not in (None, scale):
-        raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)")
+        raise MismatchError(
+            f"according to the file, its pixels are from 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)"
+        )
     statistics = hints.statistics
     if statistics is not None and (is_picture or (has_images and scale is not None)):
         raise MismatchError("statistics of images are not supported")
@@ -179,7 +181,7 @@ def _with_bounds(head: Head, hints: Hints) -> Head:
         bounds = (torch.full((size,), given[0]), torch.full((size,), given[1]))
         if head.bounds is not None and not all(map(torch.equal, bounds, head.bounds)):
             shown = " and ".join(str([round(float(number), 6) for number in bound]) for bound in head.bounds)
-            raise MismatchError(f"it says that its actions are within {shown} (--clip)")
+            raise MismatchError(f"according to the file, its actions are within {shown}, so --clip cannot differ")
     if any(len(bound) != head.layer.out_features for bound in bounds):
         raise MismatchError(f"it has {head.layer.out_features} actions, but bounds for {len(bounds[0])}")
     return replace(head, bounds=bounds)
@@ -279,9 +281,9 @@ def _obstacle(
         return "its agents see more than vectors"
     if not linears or len(layers) != 2 * len(linears) or len({layer.out_features for layer in linears}) != 1:
         sizes = ", ".join(str(layer.out_features) for layer in linears)
-        return f"its layers ({sizes or 'none'}) are not linear layers of one size, each followed by an activation"
+        return f"its layers ({sizes or 'none'}) are not linear layers of the same size, each followed by an activation"
     if len(between) != 1 or not between <= _ACTIVATIONS.keys():
-        return f"its activation is none of {', '.join(each.value for each in _ACTIVATIONS.values())}"
+        return f"its activation is not one of {', '.join(each.value for each in _ACTIVATIONS.values())}"
     if isinstance(head, foreign.GreedyHead):
         return "it has action values instead of probabilities"
     if policy.head.kind in (HeadKind.MEANS, HeadKind.SQUASHED) and policy.head.log_sigma is None:

@@ -95,7 +95,9 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
             write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), request.output)
         else:
             actor = fitted_actor(found, hints, seen.spec)
-            logger.info("%s is a %s, after %d steps.", request.file, found.trainer, found.step)
+            logger.info(
+                "%s contains a policy (%s) after %d steps of training.", request.file, found.trainer, found.step
+            )
             if request.wants_run:
                 own, trainer = own_actor(found, actor, found.statistics or hints.statistics, seen.spec)
                 write_run(request.output, seen.name, found, own, trainer, settings)
@@ -117,7 +119,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         ends = list(itertools.accumulate(int(sensor.shape[0]) for sensor in sensors))
         ranges = zip([0, *ends], ends, sensors, strict=False)
         order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
-        logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", order)
+        logger.info("The inputs of the policy: %s. They must be in the same order as in training.", order)
     logger.info("Wrote %s.", request.output)
     return 0
 
@@ -128,7 +130,7 @@ def _check_output(request: ImportRequest) -> None:
         return
     check_run_id(request.output.name, "-o")
     if request.output.exists() or not request.output.parent.is_dir():
-        found = "exists already" if request.output.exists() else "is in a folder that does not exist"
+        found = "already exists" if request.output.exists() else "is in a folder that does not exist"
         raise SettingsError(f"{request.output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
 
 

@@ -197,7 +197,7 @@ class _Data:
             shape = (1, layer.out_features)
         else:
             if not self._has_arguments:
-                raise NoCheckpointError("its policy_kwargs are only pickled, so nothing says how it uses gSDE")
+                raise NoCheckpointError("its policy_kwargs are only pickled, so it is unknown how it uses gSDE")
             shape = (layer.in_features, layer.out_features)
             if self.argument("use_expln", False):
                 log_std = torch.where(log_std <= 0, log_std, (torch.log1p(log_std.clamp(min=0)) + 1.0).log())
@@ -229,7 +229,7 @@ class _Data:
             raise NoCheckpointError(f"its observation space is a {kind}, expected a Box or a Dict of them")
         found = _PART.findall(text) if len(text) <= _LONGEST_ARRAY else []
         if not found or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
-            raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of Box alone")
+            raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of only Box")
         return [
             Part(name, shape, self._scale(shape, is_byte=(bounds, dtype) == ("0, 255", "uint8")))
             for _, name, bounds, sizes, dtype in found

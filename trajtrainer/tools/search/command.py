@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
     )
     add_count(parser, "--trials", "trials", "overrides search.trials")
-    add_count(parser, "--parallel", "trials", "trials at once; overrides search.parallel")
+    add_count(parser, "--parallel", "trials", "trials to run at the same time; overrides search.parallel")
     parser.add_argument(
         "--backend",
         choices=list(BACKENDS),

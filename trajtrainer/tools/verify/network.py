@@ -341,6 +341,6 @@ def _check(report: Report, name: str) -> None:
         if tensor.name in contract.ALSO_ACCEPTED_INPUTS:
             problems.append(f"it takes the input {tensor.name!r}, which only trainers before ML-Agents 1.4 export")
         elif tensor.name.startswith(own) and not all(isinstance(size, int) for size in tensor.shape[1:]):
-            problems.append(f"it does not say the shape of {tensor.name}")
+            problems.append(f"it does not define the shape of {tensor.name}")
     if problems:
         raise CheckpointError(f"The model {name} cannot be used: {'; '.join(problems)}.")
