@@ -61,7 +61,7 @@ def remove(folder: Path, ending: str = "") -> str:
     """Remove the command, and return the text to print. Arguments and errors are the same as for ``write``."""
     other = folder / f"{NAME}{ending}"
     if not other.exists():
-        return f"There is no {other}."
+        return f"{other} does not exist."
     _check_is_own(other)
     try:
         other.unlink()

@@ -36,7 +36,7 @@ _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 Factory = Callable[..., Any]
 
 # Words in the error messages of Gymnasium's Atari preprocessing -> our option that fixes the error.
-_HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
+_HINTS = {"frame-skip": " Pass --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
 def _owner(frame: FrameType) -> str:
@@ -339,7 +339,7 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
     target, *words = wrapper_words(text)
     what = f"--wrapper {target}"
     wrapper: Any = find_factory(target, what)
-    expected = f"a subclass of {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"
+    expected = f"a wrapper for {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"
     if isinstance(wrapper, type) and not issubclass(wrapper, bases):
         raise SettingsError(f"{what} is not a wrapper for this kind of environment. Expected {expected}.")
     arguments = keyword_arguments(words, what)

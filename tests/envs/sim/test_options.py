@@ -48,7 +48,7 @@ def test_statistics_and_hooks() -> None:
         ([], "required: NAME"),
         (["3dball"], "no built-in simulation '3dball'. Did you mean '3DBall'?"),
         (["Basic+"], "no built-in simulation ''"),
-        (["Basic+Basic"], "names a simulation twice"),
+        (["Basic+Basic"], "contains a simulation twice"),
         (["Basic", "--observation-size", "3"], "unrecognized arguments: --observation-size"),
         (["Basic", "--agent", "3"], "unrecognized arguments: --agent"),
         (["Basic", "--agents", "0"], "--agents must be at least 1, found 0"),

@@ -136,7 +136,7 @@ def test_a_sensor_that_came_raw_takes_png_later() -> None:
 
 
 def test_a_sensor_that_came_as_png_does_not_become_raw() -> None:
-    with pytest.raises(InvalidDataError, match=r"agent 4: sensor 'Eye' .*used to come as PNG"):
+    with pytest.raises(InvalidDataError, match=r"agent 4: sensor 'Eye' .*was sent as PNG before"):
         decoded([agent(png(FIRST), [])], [raw_agent(FIRST, agent_id=4)])
 
 

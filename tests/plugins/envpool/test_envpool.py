@@ -156,5 +156,5 @@ def test_what_cannot_be(path: str, arguments: tuple[str, ...], told: str) -> Non
 
 
 def test_there_are_no_parameters_for_an_episode() -> None:
-    with pytest.raises(UnsupportedError, match=r"takes no environment_parameters \(gravity\)"):
+    with pytest.raises(UnsupportedError, match=r"does not accept environment_parameters \(gravity\)"):
         make("envpool:CartPole-v1").reset({"gravity": ConstantSettings(value=3)})

@@ -519,7 +519,7 @@ def test_a_state_that_stops_being_finite_is_reported_at_each_checkpoint_and_the_
         assert not run.manager.save(step, None, broken, export(step))
     assert len(caplog.records) == 2
     for record in caplog.records:
-        assert "Optimizer/state/0/exp_avg_sq holds NaN or infinite numbers" in record.getMessage()
+        assert "Optimizer/state/0/exp_avg_sq contains NaN or infinite numbers" in record.getMessage()
         assert "The newest checkpoint is from step 1" in record.getMessage()
     assert step_of(read_checkpoint(run.folder.checkpoint)) == 1
     with pytest.raises(CheckpointError, match="exp_avg_sq") as refused:

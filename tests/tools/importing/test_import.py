@@ -141,7 +141,7 @@ def test_statistics_become_a_runs_own(capsys: pytest.CaptureFixture[str]) -> Non
 def test_several_sensors_have_an_order(capsys: pytest.CaptureFixture[str]) -> None:
     agent(Path("actor.pt"), size=6)
     run("import", "actor.pt", "--env", "python:tests.cli.two_sensors:Two", "-o", "two.onnx", *TOLD)
-    assert "Of the numbers it receives, 0 to 1 are a, 2 to 5 are b." in capsys.readouterr().err
+    assert "The inputs of the policy: 0 to 1 are a, 2 to 5 are b." in capsys.readouterr().err
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -158,7 +158,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("arguments", "message"),
     [
         (["none.zip", *ENV, "-o", "x.onnx"], "There is no file none.zip."),
-        (["actor.pt", *ENV, "-o", "x.onnx"], "Give --activation, one of tanh"),
+        (["actor.pt", *ENV, "-o", "x.onnx"], "Pass --activation, one of tanh"),
         (
             ["actor.pt", *ENV, "-o", "x.onnx", "--activation", "tanh"],
             "cannot be imported for '3DBall': it does not say",
@@ -167,13 +167,16 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             ["actor.pt", "--env", "sim:Basic", "-o", "x.onnx", *TOLD],
             "cannot be imported for 'Basic': its layers do not",
         ),
-        (["actor.pt", *ENV, "-o", "there.onnx", *TOLD], "there.onnx exists already"),
+        (["actor.pt", *ENV, "-o", "there.onnx", *TOLD], "there.onnx already exists"),
         (["actor.pt", *ENV, "-o", "no/such.onnx", *TOLD], "is in the folder no, which does not exist"),
-        (["actor.pt", *ENV, "-o", "folder", *TOLD], "folder exists already. Expected the folder of a new run"),
+        (["actor.pt", *ENV, "-o", "folder", *TOLD], "folder already exists. Expected the folder of a new run"),
         (["actor.pt", *ENV, "-o", "no/run", *TOLD], "no/run is in a folder that does not exist"),
         (["actor.pt", *ENV, "-o", "x.onnx", *TOLD, "--behavior", "Ball"], "no behavior 'Ball'"),
-        (["actor.pt", *ENV, "-o", "x", "--activation", "elu", "--clip", "1"], "its activation is none of swish, tanh"),
-        (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear layers of one size"),
+        (
+            ["actor.pt", *ENV, "-o", "x", "--activation", "elu", "--clip", "1"],
+            "its activation is not one of swish, tanh",
+        ),
+        (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear layers of the same size"),
         (["model.onnx", *ENV, "-o", "x", *TOLD], "model.onnx cannot become a run"),
         (["damaged.zip", *ENV, "-o", "x.onnx"], "it is damaged, or not a file of weights"),
     ],

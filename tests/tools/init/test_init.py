@@ -40,7 +40,7 @@ def test_it_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None
         assert main(["init", *arguments]) == 1
     told = capsys.readouterr().err
     assert (
-        "error: 3DBall.yaml exists already. Choose another name with -o FILE, or replace it with --overwrite." in told
+        "error: 3DBall.yaml already exists. Choose another name with -o FILE, or replace it with --overwrite." in told
     )
     assert Path("3DBall.yaml").read_text(encoding="utf-8") == "mine"
     assert main(["init", "ppo/3DBall", "--overwrite"]) == 0

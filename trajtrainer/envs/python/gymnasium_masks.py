@@ -166,8 +166,8 @@ class AgentMasks:
             return
         self._calls_to_examine = 0
         expected = (
-            f"A mask has {self._num_choices} numbers, 1 = allowed, for the discrete branches {self._branches}, and is "
-            f"{MASK!r} in a Dict observation or in the info, or the result of the method {MASK_METHOD}()."
+            f"A mask has {self._num_choices} numbers (1 = allowed) for the discrete branches {self._branches}. It must "
+            f"be {MASK!r} in a Dict observation or in the info, or the result of the method {MASK_METHOD}()."
             if self._num_choices
             else "Only discrete actions can be masked, and these are continuous."
         )

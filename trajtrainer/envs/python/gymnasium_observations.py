@@ -222,8 +222,8 @@ class _Entities:
             if not (self._has_warned_of_zeros or seen.any(axis=1).all()):
                 self._has_warned_of_zeros = True
                 logger.warning(
-                    "%s has an item of only zeros, which the network ignores as padding. Add a number that is always 1 "
-                    "to each item.",
+                    "%s contains an item that is all zeros, which the network ignores as padding. Add a number that is "
+                    "always 1 to each item.",
                     self._where,
                 )
             column[np.arange(self._most) < lengths[:, None]] = seen

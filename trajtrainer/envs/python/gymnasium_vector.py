@@ -210,7 +210,7 @@ class VectorEnvironment(InProcessEnvironment):
             return self._columns("step()", found)
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
-                f"The environment {self.name} returned no final observation for each of the copies {copies.tolist()}, "
+                f"The environment {self.name} did not return a final observation for the copies {copies.tolist()}, "
                 f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._mode_in_words()}"
             )
         last = self._spaces.columns([found[copy] for copy in copies])

@@ -90,7 +90,7 @@ def _hint(env_path: str, folder: Path, platform: str) -> str:
     """Return a hint for a path that is not a build. For a folder, it lists the contents."""
     if not folder.is_dir():
         return (
-            "Give --env the path of a build for this system, with or without its file extension, or leave it out to "
+            "Set --env to the path of a build for this system, with or without its file extension, or leave it out to "
             "use the Editor."
         )
     try:

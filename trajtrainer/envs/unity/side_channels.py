@@ -90,7 +90,7 @@ class SideChannels:
             if channel.channel_id.bytes_le in self._channels:
                 raise SideChannelError(
                     f"Two side channels have the id {channel.channel_id}: {type(channel).__name__} and "
-                    f"{type(self._channels[channel.channel_id.bytes_le]).__name__}. Each needs its own."
+                    f"{type(self._channels[channel.channel_id.bytes_le]).__name__}. Each needs a unique id."
                 )
             self._channels[channel.channel_id.bytes_le] = channel
 

@@ -42,7 +42,7 @@ def command(env_path: str) -> list[str]:
         if given.is_dir():
             return f"{env_path} is a folder. Give the exported file within it."
         return (
-            "Give --env=godot:PATH with the path of a game exported for this system, or --env=godot to train in the "
+            "Use --env=godot:PATH with the path of a game exported for this system, or --env=godot to train in the "
             "Godot editor."
         )
 

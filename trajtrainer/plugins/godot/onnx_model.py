@@ -90,7 +90,7 @@ def export_for_godot(actor: Actor, spec: BehaviorSpec, path: Path, order: Sequen
 def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> Sequence[ActionPart]:
     """Check that the plugin can run the policy, and return the action parts in the game's order."""
     pictures = [o.name for o in spec.observation_specs if observation_kind(o) is not ObservationKind.VECTOR]
-    instead = "Write it as GDScript instead (--to godot), with a node that takes the model's place."
+    instead = "Write it as GDScript instead (--to godot), with a node that replaces the model."
     if pictures:
         raise ExportError(
             f"The plugin only passes vectors to models, but this policy sees {', '.join(pictures)}. {instead}"

@@ -58,7 +58,7 @@ def expert(
         elif word:
             found = _trained(word, Path(run.checkpoint_settings.results_dir), name, spec)
         if key == "teacher" and found is not None and not isinstance(found, ActorPolicy):
-            raise SettingsError(f"{word} gives its actions, but not their probabilities. {_DISTRIBUTION}")
+            raise SettingsError(f"{word} provides its actions, but not their probabilities. {_DISTRIBUTION}")
     except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
         faults.append(f"{place}.{key}: {error}")
     return found, faults

@@ -41,7 +41,7 @@ from trajtrainer.tools.importing.policy import (
 )
 
 _NO_BOUNDS = (
-    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
+    "it does not say to which bounds its continuous actions were clipped. Pass --clip, such as 1 for a Box of -1 to 1; "
     "these bounds are rescaled to -1 and 1, the range of the actions that agents receive"
 )
 IMPORTED = "imported"
@@ -117,7 +117,7 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         raise MismatchError(_NO_BOUNDS)
     if actions.discrete_size and found.hints.scores is None:
         raise MismatchError(
-            "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
+            "it does not say what its outputs for discrete actions are. Pass --scores logits if actions were "
             "sampled from them, or --scores values if the best was taken, as in DQN"
         )
     if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
@@ -153,7 +153,7 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
     scale = hints.image_scale if scale is None and has_images else scale
     if scale is None and has_images:
         raise MismatchError(
-            "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
+            "it does not say which range pixels had in training. Pass --image-scale 1 for 0 to 1, or --image-scale 255"
         )
     if statistics is not None and len(statistics.mean) != numbers:
         raise MismatchError(f"the statistics have {len(statistics.mean)} numbers, but these agents send {_seen(seen)}")

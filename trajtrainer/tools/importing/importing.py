@@ -112,7 +112,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
             "NormalizeObservation). They are assumed not to be. If they were, %s.",
             request.file,
-            "this policy cannot be imported" if has_names else "give --statistics",
+            "this policy cannot be imported" if has_names else "pass --statistics",
         )
     sensors = seen.spec.observation_specs
     if len(sensors) > 1 and not has_names:  # the file does not say which numbers come from which sensor

@@ -22,7 +22,7 @@ from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_size,
 from trajtrainer.tools.importing.policy import ACTIVATIONS, ObservationStatistics, linear
 
 NO_ACTIVATION: Final = (
-    f"it does not specify the activation after each of its layers. Give --activation, one of {', '.join(ACTIVATIONS)}"
+    f"it does not specify the activation after each of its layers. Pass --activation, one of {', '.join(ACTIVATIONS)}"
 )
 _MOST_BYTES = 2**28
 _MOST_NAMED = 6

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {_HOST})",
     )
     parser.add_argument(
-        "--port", metavar="N", type=_port, default=_PORT, help=f"the port; 0 takes a free one (default: {_PORT})"
+        "--port", metavar="N", type=_port, default=_PORT, help=f"the port; 0 picks a free one (default: {_PORT})"
     )
     parser.add_argument(
         "--token-file",

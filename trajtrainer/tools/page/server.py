@@ -276,7 +276,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise RunFolderError(
             f"The page cannot be served at {host}, port {port}: {error.strerror or error}. Another page or program may "
-            "be using the port: choose another one with --port (0 takes a free one)."
+            "be using the port: choose another one with --port (0 picks a free one)."
         ) from error
 
 

@@ -250,7 +250,7 @@ def _sensor_orders(question: Question, labels: Sequence[str]) -> Iterator[Change
 
     for group in groups.values():
         for order in _orders(len(group)):
-            text = f"The sensors come in another order: {', '.join(labels[group[each]] for each in order)}."
+            text = f"The sensors come in a different order: {', '.join(labels[group[each]] for each in order)}."
             yield Change(Cause.SENSOR_ORDER, text, partial(ordered, group=group, order=order))
     for sensor, values in enumerate(question.obs):
         if values.ndim == _LIST:
@@ -383,7 +383,7 @@ def refitted(network: Network, question: Question, specs: Sequence[ObservationSp
     labels = [label_of(number, spec) for number, spec in enumerate(specs)]
     for order in itertools.permutations(range(len(shapes))) if len(shapes) <= _MOST_REORDERED else ():
         if [shapes[each] for each in order] == wanted and list(order) != sorted(order):
-            text = f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}."
+            text = f"The model takes the sensors in a different order: {', '.join(labels[each] for each in order)}."
             obs = tuple(question.obs[each] for each in order)
             yield Change(Cause.SENSOR_ORDER, text, partial(replace, obs=obs))
     others = [number for number, (own, other) in enumerate(zip(shapes, wanted, strict=True)) if own != other]
