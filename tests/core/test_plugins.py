@@ -102,7 +102,10 @@ def test_a_scheme_trains_and_resumes(tmp_path: Path, install: Install) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--env=corridor:"], "--env 'corridor:' does not name the environment. Expected corridor:LENGTH such as corridor:6."),
+        (
+            ["--env=corridor:"],
+            "--env 'corridor:' does not name the environment. Expected corridor:LENGTH such as corridor:6.",
+        ),
         (["--env=corridor:1"], "--env corridor:1: expected corridor:LENGTH, with at least 2 cells."),
         (["--env=corridor:4", "--env-args", "slop=0.1"], "slop"),
     ],

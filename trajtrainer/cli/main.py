@@ -150,4 +150,4 @@ def _choose(first: Sequence[str]) -> str:
 def _about(name: str) -> str:
     """Describe a command. For one from a package, which must not be imported here, name the package instead."""
     package = COMMANDS.package(name)
-    return f"From the package {package}." if package else COMMANDS[name].help
+    return f"Provided by the package {package}." if package else COMMANDS[name].help

@@ -113,7 +113,7 @@ def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]
     """
     unknown = sorted(set(names) - {sensor.name for sensor in spec.observation_specs})
     if unknown:
-        raise SettingsError(f"no sensor is called {', '.join(map(repr, unknown))}. There are {_sensors(spec)}.")
+        raise SettingsError(f"no sensor is called {', '.join(map(repr, unknown))}. The sensors are {_sensors(spec)}.")
     return tuple(number for number, sensor in enumerate(spec.observation_specs) if sensor.name in names)
 
 
@@ -235,5 +235,5 @@ def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
 
 def _size(value: object, smallest: int = 1) -> int:
     if not isinstance(value, int) or not smallest <= value < 1 << 31:
-        raise ValueError(f"{value!r} is not a size")
+        raise ValueError(f"{value!r} is not a valid size")
     return value

@@ -152,7 +152,7 @@ def test_lists_that_are_too_long_or_cannot_be(caplog: pytest.LogCaptureFixture) 
     layout.columns([(np.ones(2), np.zeros(2))])
     assert caplog.text.count("contains an item that is all zeros") == 1
     for items in (spaces.Sequence(space), byte_picture(20, 24, 3)):
-        with pytest.raises(UnsupportedError, match=r"cannot be translated to sensors|list of pictures"):
+        with pytest.raises(UnsupportedError, match=r"cannot be converted to sensors|list of pictures"):
             ObservationLayout(spaces.Sequence(items), "Env", max_items=2)
 
 

@@ -77,7 +77,7 @@ def test_channels(data: bytes, mapping: list[int], channels: int, expected: NDAr
         (png(FIRST) + b"\x00", [], (3, HEIGHT, WIDTH), "no PNG file at byte"),
         (png(FIRST), [], (3, WIDTH, HEIGHT), "5 rows by 7 columns, expected 7 by 5"),
         (png(FIRST), [], (4, HEIGHT, WIDTH), "3 channels, expected at least 4"),
-        (png(FIRST), [0, 1], (2, HEIGHT, WIDTH), "3 channels, their mapping .* has 2"),
+        (png(FIRST), [0, 1], (2, HEIGHT, WIDTH), "3 channels, but their mapping .* has 2"),
         (png(FIRST), [0, 1, 3], (3, HEIGHT, WIDTH), "channel mapping"),
         (png(FIRST), [0, 1, 2], (2, HEIGHT, WIDTH), "channel mapping"),
         (png(FIRST), [-1, -1, -1], (1, HEIGHT, WIDTH), "channel mapping"),

@@ -500,7 +500,9 @@ def test_what_no_restart_heals_ends_the_run() -> None:
 def test_another_version_of_the_package_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(2)
     rig.tell(1, Hello("9.9"))
-    assert f"Actor 1 is excluded from the run: it runs trajtrainer 9.9, but this is version {__version__}." in caplog.text
+    assert (
+        f"Actor 1 is excluded from the run: it runs trajtrainer 9.9, but this is version {__version__}." in caplog.text
+    )
     assert rig.transport.dropped == [1]
     with pytest.raises(UnsupportedError, match=r"Actor 0 is excluded from the run: it runs trajtrainer 9\.8"):
         rig.tell(0, Hello("9.8"))

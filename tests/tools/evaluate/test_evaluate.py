@@ -464,5 +464,5 @@ def test_random_and_written_policies_are_compared_with_a_model(
     assert list(found) == ["random", "run", "heuristic"]
     assert found["heuristic"]["mean"] > 0.9, "it goes straight to the larger goal"
     assert found["random"]["mean"] < found["heuristic"]["mean"]
-    assert "sampled actions; environment parameters as run was trained with" in capsys.readouterr().out
+    assert "sampled actions; the environment parameters that run was trained with" in capsys.readouterr().out
     assert "There is no heuristic" in refused(capsys, "heuristic", "--env=sim:Sorter", *own[:1])

@@ -161,7 +161,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["actor.pt", *ENV, "-o", "x.onnx"], "Pass --activation, one of tanh"),
         (
             ["actor.pt", *ENV, "-o", "x.onnx", "--activation", "tanh"],
-            "cannot be imported for '3DBall': it does not say",
+            "cannot be imported for '3DBall': it does not specify",
         ),
         (
             ["actor.pt", "--env", "sim:Basic", "-o", "x.onnx", *TOLD],
@@ -177,7 +177,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "its activation is not one of swish, tanh",
         ),
         (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear layers of the same size"),
-        (["model.onnx", *ENV, "-o", "x", *TOLD], "model.onnx cannot become a run"),
+        (["model.onnx", *ENV, "-o", "x", *TOLD], "model.onnx can only be converted to a model"),
         (["damaged.zip", *ENV, "-o", "x.onnx"], "it is damaged, or not a file of weights"),
     ],
 )

@@ -264,7 +264,7 @@ SCORES = Hints(scores=HeadKind.LOGITS)
             Hints(scores=HeadKind.VALUES),
             "--scores values supports only one branch",
         ),
-        (model, behavior([vector(6)], 4), LIMIT, "it sees 5 numbers, but these agents send 'vector' (6,)"),
+        (model, behavior([vector(6)], 4), LIMIT, "it expects 5 numbers, but these agents send 'vector' (6,)"),
         (model, behavior([vector(2), entities(3, 1)], 4), LIMIT, "it expects a single vector"),
         (lambda: model(shape=(4, 6, 3)), behavior([camera(3, 4, 6)], 4), LIMIT, "Its channels come last"),
         (lambda: model(shape=(3, 4, 6)), behavior([camera(3, 4, 6)], 4), LIMIT, "Pass --image-scale 1 for 0 to 1"),

@@ -431,7 +431,12 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
 @pytest.mark.parametrize(
     ("model", "spec", "hints", "message"),
     [
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Hints(), "it sees 5 numbers, but these agents send"),
+        (
+            lambda: make("PPO", VECTOR, BOX),
+            behavior([vector(4)]),
+            Hints(),
+            "it expects 5 numbers, but these agents send",
+        ),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Hints(), "2 continuous actions, but these agents"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 0, (2,)), Hints(), "it has 2 continuous actions"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Hints(activation="relu"), "tanh follows each"),
@@ -442,14 +447,14 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
             Hints(),
             "branches [2, 3], but these agents have 0 continuous actions and the branches [3, 2]",
         ),
-        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Hints(), "it sees the shape (3, 40, 44)"),
+        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Hints(), "it expects the shape (3, 40, 44)"),
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Hints(image_scale=255.0), "0 to 1, not to 255"),
         (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Hints(), "Pass --image-scale 1 for 0 to 1"),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(5, "c")]),
             Hints(),
-            "it sees 'a', 'b', but these agents send 'a' (5,), 'c' (5,)",
+            "it expects 'a', 'b', but these agents send 'a' (5,), 'c' (5,)",
         ),
         (
             lambda: make("PPO", spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)}), BOX, "MultiInputPolicy"),
@@ -461,7 +466,7 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(4, "b")]),
             Hints(),
-            "it sees 5 numbers, but these agents send 'b' (4,)",
+            "it expects 5 numbers, but these agents send 'b' (4,)",
         ),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),

@@ -143,8 +143,8 @@ class _Plan:
                 return _numbers(space, columns, np.zeros(space.shape, np.int64))
         raise UnsupportedError(
             f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be "
-            f"translated to actions. Supported spaces are {SUPPORTED}, none of them empty; a wrapper "
-            "(gymnasium.ActionWrapper) can translate it."
+            f"converted to actions. Supported spaces are {SUPPORTED}; none may be empty. A wrapper "
+            "(gymnasium.ActionWrapper) can convert it."
         )
 
     def _branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:

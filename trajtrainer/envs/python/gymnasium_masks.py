@@ -134,7 +134,7 @@ class AgentMasks:
                 observations = observations[key]
         except (KeyError, IndexError, TypeError) as error:
             raise InvalidDataError(
-                f"{self._where}: an observation has no {sensor_name(self._path)!r}, which its space announces."
+                f"{self._where}: an observation has no {sensor_name(self._path)!r}, which is part of its space."
             ) from error
         return observations
 

@@ -156,9 +156,9 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading)
             yield _entities(space, path, reading)
         case _:
             raise UnsupportedError(
-                f"{where}: the observation space {space}{_at(path)} cannot be translated to sensors. Supported spaces "
-                f"are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
-                "(gymnasium.ObservationWrapper) can translate it."
+                f"{where}: the observation space {space}{_at(path)} cannot be converted to sensors. Supported spaces "
+                f"are {SUPPORTED}, and Sequence of any of the first four; none may be empty. A wrapper "
+                "(gymnasium.ObservationWrapper) can convert it."
             )
 
 

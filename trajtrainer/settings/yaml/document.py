@@ -217,7 +217,7 @@ class _Loader(yaml.SafeLoader):
                     yield self.entry(source, place).mapping
                 else:
                     self._complain(
-                        Place(place.source, _line(key), place.path), "<< takes a mapping or a list of mappings"
+                        Place(place.source, _line(key), place.path), "<< expects a mapping or a list of mappings"
                     )
 
     def _raise_too_large(self) -> NoReturn:

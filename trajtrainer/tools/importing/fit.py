@@ -223,7 +223,8 @@ def own_actor(
     linears = [layer for layer in fitted.body.layers if isinstance(layer, nn.Linear)]
     if reason := _obstacle(policy, fitted, statistics, linears, spec):
         raise CheckpointError(
-            f"The {policy.trainer} cannot become a run: {reason}. It can only become a model for Unity: -o NAME.onnx."
+            f"The policy ({policy.trainer}) cannot be converted to a run: {reason}. It can only be converted to a "
+            "model for Unity: -o NAME.onnx."
         )
     is_squashed = fitted.head.tanh_squash
     network = NetworkSettings(

@@ -79,7 +79,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         found = check(read_policy, request.file, hints)
         if request.wants_run and isinstance(found, ForeignModel):
             check.errors.append(
-                CheckpointError(f"{request.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
+                CheckpointError(f"{request.file} can only be converted to a model, not to a run: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
     looking = for_inference(settings)

@@ -146,6 +146,6 @@ class _Chosen:
             if len(self._seen) > 1:
                 raise SettingsError(
                     f"The environment has the behaviors {', '.join(self._seen)}, but a {SUFFIX} file holds only one: "
-                    "choose it with --behavior."
+                    "choose one with --behavior."
                 )
             self.name = next(iter(self._seen), None)

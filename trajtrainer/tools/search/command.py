@@ -117,7 +117,7 @@ def _log_results(study: Study) -> None:
         plot(study, importances, picture)
         logger.info("Picture: %s", picture)
     except ImportError:
-        logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")
+        logger.info("To plot the search: pip install 'trajtrainer[plot]'.")
     except OSError as error:
         logger.error("%s could not be written: %s.", picture, error.strerror or error)
     command = shell_line(["trajtrainer", "learn", study.path / BEST, "--run-id=NAME"])
