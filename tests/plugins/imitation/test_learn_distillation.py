@@ -206,7 +206,7 @@ def test_what_is_wrong_with_teachers_of_recordings_is_told_at_once(
 
     told = [line.strip().removeprefix("error: ") for line in capsys.readouterr().err.splitlines()]
     expected = [
-        "behaviors.A.hyperparameters.student_sensors: no sensor is called 'lump', 'near'. The sensors are 'far' (3,), 'lamp'",
+        "behaviors.A.hyperparameters.student_sensors: no sensor is called 'lump', 'near'. The sensors are 'far' (3,),",
         "behaviors.B.hyperparameters.teacher: ",
         f"behaviors.C.hyperparameters.teacher: {onnx} provides its actions, but not their probabilities.",
         "behaviors.D.hyperparameters.student_sensors: no sensor is called 'near'.",
