@@ -258,12 +258,12 @@ def make_evaluations(
         if run.is_offline:
             raise SettingsError(
                 "The configuration has an evaluation, but there is no environment to evaluate in: all behaviors learn "
-                "from data sets. Give one with --env, or remove the evaluation."
+                "from data sets. Specify one with --env, or remove the evaluation."
             )
         if shared is None:
             raise SettingsError(
                 "The configuration has an evaluation, but the only environment is the Unity Editor, which cannot be "
-                "started twice and is used by an actor. Give a build with --env, remove the evaluation, or use "
+                "started twice and is used by an actor. Specify a build with --env, remove the evaluation, or use "
                 "actors.backend inline."
             )
         logger.warning(

@@ -100,7 +100,7 @@ def test_policies_of_sac(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("", "Give their order"),
+        ("", "Pass their order"),
         ("continuous:2", "has 2 continuous numbers and 0 discrete actions, but the policy has 3 and 1"),
         ("continuous:2,discrete,discrete", "but the policy has 3 and 1"),
         ("continous:3,discrete", "'continous:3'; expected"),

@@ -184,7 +184,7 @@ def test_a_second_push_goes_to_the_same_model(hub: Hub, trained: Path) -> None:
         (404, True, "has no model anna/ppo-Bids"),
         (429, True, "too many requests (429). Try again in a few minutes"),
         (503, True, "has an internal problem (503). Try again later"),
-        (400, True, "refused this (400)"),
+        (400, True, "rejected this (400)"),
     ],
 )
 @pytest.mark.parametrize("command", ["push", "pull"])

@@ -87,7 +87,8 @@ def test_a_run_is_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     Path("next.yaml").write_text(yaml.safe_dump(settings))
     run("learn", "next.yaml", "--run-id=next", "--initialize-from=theirs")
     assert (
-        "has trainer_type imported: only its policy is loaded, the rest starts from scratch." in capsys.readouterr().out
+        "has trainer_type imported: only its policy is loaded, and the rest starts from scratch."
+        in capsys.readouterr().out
     )
     found = trajtrainer.load_policy("results/next").act(rows, deterministic=True).action.continuous
     np.testing.assert_allclose(found, wanted, atol=1e-5)  # it has not learned anything yet

@@ -120,7 +120,7 @@ def test_a_sensor_that_was_not_stacked(tmp_path: Path, capsys: pytest.CaptureFix
     assert verify(model, "--demo", record(tmp_path / "a.demo", plain, *actions)) == 1
     out = capsys.readouterr().out
     assert "likely cause: stacking" in out
-    assert "The model takes 3 stacked frames of sensor 0 ('Body'), but only one was recorded." in out
+    assert "The model expects 3 stacked frames of sensor 0 ('Body'), but only one was recorded." in out
     assert "before: the model does not accept the recorded observations" in out
 
 
@@ -133,7 +133,7 @@ def test_sensors_of_other_shapes_in_another_order(tmp_path: Path, capsys: pytest
     assert verify(model, "--demo", record(tmp_path / "a.demo", turned, *actions)) == 1
     out = capsys.readouterr().out
     assert "likely cause: sensor order" in out
-    assert "The model takes the sensors in a different order: sensor 1 ('A'), sensor 0 ('B')." in out
+    assert "The model expects the sensors in a different order: sensor 1 ('A'), sensor 0 ('B')." in out
 
 
 # runs
@@ -221,7 +221,7 @@ def test_bad_input(game: Game, model: Path, demo: Path, tmp_path: Path, capsys: 
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     assert "broken.onnx" in refused(capsys, broken, "--demo", demo)
-    assert "no run of this name" in refused(capsys, "nothing", "--demo", demo)
+    assert "no run with this name" in refused(capsys, "nothing", "--demo", demo)
 
 
 @pytest.mark.parametrize(

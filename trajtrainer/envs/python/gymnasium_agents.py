@@ -122,7 +122,7 @@ class _Plan:
                 if not ((low > -limit) & (high < limit)).all():
                     raise UnsupportedError(
                         f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} has no "
-                        "finite bounds, so the range of the actions is unknown. Give low and high, or rescale it "
+                        "finite bounds, so the range of the actions is unknown. Set low and high, or rescale it "
                         "with gymnasium.wrappers.TransformAction."
                     )
                 assemble, read = _box(space, columns)

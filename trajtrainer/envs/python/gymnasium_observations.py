@@ -183,7 +183,7 @@ def _entities(space: spaces.Sequence, path: tuple[Key, ...], reading: _Reading) 
     if most is None:
         raise UnsupportedError(
             f"{reading.where}: the observation space {space}{_at(path)} is a list without a maximum length, which the "
-            f"network needs. Give one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists differ."
+            f"network needs. Set one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists differ."
         )
     (item,) = _sensors(space.feature_space, path, reading)
     if len(item.spec.shape) != 1:

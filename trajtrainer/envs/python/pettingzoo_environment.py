@@ -245,7 +245,9 @@ class PettingZooEnvironment(InProcessEnvironment):
         agents = list(getattr(first, "possible_agents", ()))
         for game in self._games[1:]:
             if not all(alike(first, game.env, agent) for agent in agents):
-                raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
+                raise InvalidDataError(
+                    f"The copies of {self.name} have different spaces. All copies must have the same spaces."
+                )
         in_turns = self._games[0].in_turns
         self._types = AgentTypes(
             first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items

@@ -277,8 +277,8 @@ class OrderSearch:
         if self._presumed not in (RawImageOrder.AUTO, shown):
             _LOGGER.warning(
                 "The player's raw images are read as %s, based on the first %d, although they were %s when the model "
-                "was trained: the player was probably built with another version of the package. The model sees the "
-                "same as before. If this is wrong, set raw_image_order.",
+                "was trained: the player was probably built with a different version of the package. The model sees "
+                "the same as before. If this is wrong, set raw_image_order.",
                 shown.value,
                 count,
                 self._presumed.value,

@@ -206,7 +206,7 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
         expected = int(np.prod(sensor.wire_shape))
         if len(numbers) != expected:
             raise pictures.PictureError(
-                f"it holds {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
+                f"it contains {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
             )
         numbers = numbers.reshape(sensor.float_shape)
         picture = np.moveaxis(numbers, -1, 0) if sensor.channels_last else numbers

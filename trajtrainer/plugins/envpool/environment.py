@@ -132,6 +132,6 @@ def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any],
             taken = ", ".join(key for key in envpool.make_spec(name).config._fields if key not in _OURS)
             raise SettingsError(
                 f"{what} could not be made with --env-args {dict(arguments)}: {type(error).__name__}: {error}. It "
-                f"takes: {taken}."
+                f"accepts: {taken}."
             ) from error
         return EnvPoolEnvironment(pool, name, **reading)

@@ -374,7 +374,7 @@ def method_name(parameter: str, sampler: Sampler) -> str:
     if not isinstance(sampler, ConstantSettings):
         raise UnsupportedError(
             f"The environment parameter {parameter!r} is drawn at random, but Godot's plugin only calls methods "
-            "without arguments. Give it numbers, or draw it in the game."
+            "without arguments. Use numbers, or draw it in the game."
         )
     value = f"{abs(sampler.value):g}".replace(".", "_")
     name = f"{parameter}_{'minus_' if sampler.value < 0 else ''}{value}"

@@ -103,7 +103,7 @@ def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> S
     continuous, branches = actor.head.continuous_size, actor.head.branches
     if continuous and branches and not order:
         raise ExportError(
-            f"The policy has {continuous} continuous actions and {len(branches)} discrete ones. Give their order in "
+            f"The policy has {continuous} continuous actions and {len(branches)} discrete ones. Pass their order in "
             "the game's get_action_space, for example --action-order discrete,continuous:2."
         )
     parts = order or [ActionPart(is_discrete=True)] * len(branches) or [ActionPart(is_discrete=False, size=continuous)]

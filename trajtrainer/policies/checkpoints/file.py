@@ -61,8 +61,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         # Show only the line in which torch names the object. The other lines explain how to load the file unsafely.
         found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
         raise CheckpointError(
-            f"The checkpoint {path} was refused: it is not a checkpoint, or it holds objects other than tensors and "
-            f"plain data, which could run code. No code in it was run. ({found[0] if found else type(error).__name__})"
+            f"The checkpoint {path} was rejected: it is not a checkpoint, or it contains objects other than tensors "
+            f"and plain data, which could run code. No code in it was run. ({found[0] if found else type(error).__name__})"
         ) from error
     except Exception as error:  # damaged files can make the zip reader and the unpickler raise any exception
         raise CheckpointError(

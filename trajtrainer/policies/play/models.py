@@ -206,7 +206,7 @@ class Model:
         if self.plays(behavior, behaviors):
             return self.policies.get(behavior) or next(iter(self.policies.values()))
         raise CheckpointError(
-            f"{self.name} has no policy for the behavior {behavior!r}, only for {', '.join(self.policies)}. Give the "
+            f"{self.name} has no policy for the behavior {behavior!r}, only for {', '.join(self.policies)}. Pass the "
             "folder of a run that has trained all of them."
         )
 

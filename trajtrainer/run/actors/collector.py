@@ -306,7 +306,7 @@ class Collector:
             raise UnsupportedError(
                 f"Behavior {behavior_id!r} has {found}, but other teams of {parsed.name!r} have {expected}. "
                 "Teams that share a Behavior Name share one policy: give them the same sensors and actions in Unity, "
-                "or another name."
+                "or different names."
             )
         if behavior.sides is not None:
             behavior.sides.add_team(parsed)

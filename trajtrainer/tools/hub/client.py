@@ -106,7 +106,7 @@ class Hub:
             "model needs its owner's token.",
             429: "received too many requests (429). Try again in a few minutes.",
         }
-        return f"The hub at {self.endpoint} {reasons.get(status, f'refused this ({status}): {self._brief(answer)}')}"
+        return f"The hub at {self.endpoint} {reasons.get(status, f'rejected this ({status}): {self._brief(answer)}')}"
 
     def _brief(self, text: str) -> str:
         """Return text from the hub or the package on one line, shortened and without the token."""

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = look_up(arguments.results, results)
     if results.exists() and not results.is_dir():
         raise RunFolderError(
-            f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."
+            f"The results folder {results} is a file. Pass the folder that 'trajtrainer learn' writes to."
         )
     try:
         viewer = Viewer(ContainedFolder(results))

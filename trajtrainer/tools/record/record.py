@@ -145,7 +145,7 @@ class _Chosen:
         if self._wanted is None:
             if len(self._seen) > 1:
                 raise SettingsError(
-                    f"The environment has the behaviors {', '.join(self._seen)}, but a {SUFFIX} file holds only one: "
-                    "choose one with --behavior."
+                    f"The environment has the behaviors {', '.join(self._seen)}, but a {SUFFIX} file can contain only "
+                    "one: choose one with --behavior."
                 )
             self.name = next(iter(self._seen), None)

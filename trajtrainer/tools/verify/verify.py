@@ -190,7 +190,7 @@ def _check_fit(network: Network, recording: RecordedDecisions) -> None:
     if not network.takes(shapes) and not any(refitted(network, recording.question, specs)):
         sensors = ", ".join(f"{sensor.name!r} {tuple(sensor.shape)}" for sensor in specs)
         wanted = ", ".join(f"{name} {tuple(shape)}" for name, shape in network.shapes.items())
-        raise CheckpointError(f"{where}: it has the sensors {sensors}, but the model takes {wanted}.")
+        raise CheckpointError(f"{where}: it has the sensors {sensors}, but the model expects {wanted}.")
 
 
 def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
