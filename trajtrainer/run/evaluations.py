@@ -194,7 +194,7 @@ class EvaluationController:
             result.lengths.mean,
             f", {result.num_truncated} of them truncated" if result.num_truncated else "",
             actions_in_words(deterministic=deterministic),
-            " The best so far." if is_best else "",
+            " This is the best so far." if is_best else "",
             extra=fields(
                 "evaluation",
                 behavior=behavior.name,

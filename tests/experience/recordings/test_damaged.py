@@ -176,7 +176,7 @@ def test_a_step_that_does_not_fit(recording: Path) -> None:
         (lambda pair: pair.action_info.discrete_actions.__setitem__(0, 3), "it chose [3]"),
         (lambda pair: pair.action_info.discrete_actions.__setitem__(0, -1), "it chose [-1]"),
         (lambda pair: pair.agent_info.observations.pop(), "it has 1 observations, but the first agent has 2"),
-        (lambda pair: pair.agent_info.observations[0].float_data.data.append(1), "it holds 4 numbers"),
+        (lambda pair: pair.agent_info.observations[0].float_data.data.append(1), "it contains 4 numbers"),
         (lambda pair: pair.agent_info.action_mask.extend([True] * 4), "its action mask has"),
         (lambda pair: setattr(pair.agent_info, "reward", float("inf")), "its reward has the value inf"),
     ],

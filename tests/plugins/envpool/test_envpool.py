@@ -144,7 +144,7 @@ def test_episodes_are_filmed() -> None:
     ("path", "arguments", "told"),
     [
         ("envpool:Pong", (), "has no environment with this id; did you mean Pong-v5?"),
-        ("envpool:CartPole-v1", ("color=3",), "unexpected keyword argument 'color'. It takes: num_threads,"),
+        ("envpool:CartPole-v1", ("color=3",), "unexpected keyword argument 'color'. It accepts: num_threads,"),
         ("envpool:CartPole-v1", ("seed=3",), "--env-args seed=3: this is set by --num-envs and --seed"),
         ("envpool:CartPole-v1", ("smallest_picture=large",), "smallest_picture='large': expected a whole number"),
     ],

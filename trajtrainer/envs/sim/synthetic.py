@@ -58,8 +58,9 @@ class ToyOptions(SimulationOptions):
         sensors = self.vectors + self.pictures + self.lists
         if not sensors or self.goal_sensor >= sensors or self.continuous + self.discrete < 1 or self.step_size <= 0.0:
             raise ValueError(
-                "Toy needs a sensor, an action, a --goal-sensor among the sensors and a --step-size above 0, found "
-                f"{sensors} sensors, {self.continuous} + {self.discrete} actions, {self.goal_sensor}, {self.step_size}"
+                "Toy needs a sensor, an action, a --goal-sensor among the sensors and a --step-size above 0; found "
+                f"{sensors} sensors, {self.continuous} + {self.discrete} actions, --goal-sensor {self.goal_sensor} and "
+                f"--step-size {self.step_size}"
             )
         if len(self.picture_shape) != 3 or len(self.list_shape) != 2:
             raise ValueError(

@@ -381,6 +381,6 @@ def method_name(parameter: str, sampler: Sampler) -> str:
     if not _METHOD.fullmatch(name):
         raise UnsupportedError(
             f"The environment parameter {parameter!r} with the value {sampler.value:g} would call the method {name}, "
-            "which GDScript does not allow. Name it like a variable, and give it values without an exponent."
+            "which GDScript does not allow. Use a valid variable name and values without an exponent."
         )
     return name

@@ -62,7 +62,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
         raise CheckpointError(
             f"The checkpoint {path} was rejected: it is not a checkpoint, or it contains objects other than tensors "
-            f"and plain data, which could run code. No code in it was run. ({found[0] if found else type(error).__name__})"
+            "and plain data, which could run code. No code in it was run. "
+            f"({found[0] if found else type(error).__name__})"
         ) from error
     except Exception as error:  # damaged files can make the zip reader and the unpickler raise any exception
         raise CheckpointError(

@@ -171,7 +171,7 @@ def run_files(hub: Hub, listed: Sequence[Any]) -> list[Any]:
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         raise HubError(
             f"{hub.repository} cannot be downloaded: {'; '.join(faults[:_MOST_FAULTS])}{more}. Nothing was downloaded. "
-            "Please tell its owner."
+            "Please report this to its owner."
         )
     if not files:
         raise HubError(f"{hub.repository} has no files. Check that it is the right model: {hub.url}.")

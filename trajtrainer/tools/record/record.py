@@ -107,7 +107,7 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
     source = DemonstrationSource(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
     recordings.write(wanted.output, source)
     if recording.failure is not None:
-        logger.error("%s The episodes before that were written.", recording.failure)
+        logger.error("%s The episodes recorded before that were written.", recording.failure)
     return RecordingOutcome(summarize(source), acting.exit_code(recording.failure, stop))
 
 
