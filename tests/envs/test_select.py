@@ -172,7 +172,7 @@ def test_gymnasium_modules_that_register_ids() -> None:
         ("python:no.such.module:make", "no Python module no.such.module"),
         ("python:tests.envs.test_select:no_such_function", "no function or class 'no_such_function'"),
         ("python:tests.envs.test_select:RUNNER", "no function or class 'RUNNER'"),
-        ("python:tests.envs.test_select:nothing", "made a builtins.object. Expected a gymnasium.Env"),
+        ("python:tests.envs.test_select:nothing", "created a builtins.object. Expected a gymnasium.Env"),
     ],
 )
 def test_what_cannot_be(path: str, message: str) -> None:
@@ -269,7 +269,7 @@ def test_an_argument_of_the_environment_goes_before_a_rule_of_its_name() -> None
 
 def test_only_agents_of_pettingzoo_are_sorted() -> None:
     with pytest.raises(
-        SettingsError, match="does not accept the argument 'teams' and did not make a PettingZoo environment"
+        SettingsError, match="does not accept the argument 'teams' and did not create a PettingZoo environment"
     ):
         make("python:tests.envs.python.gymnasium_samples:CountingEnv", "teams=each")
 

@@ -162,7 +162,7 @@ def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
         return [f"{key}={json.dumps(value, default=_plain)}" for key, value in arguments.items()]
     except TypeError as error:
         raise SettingsError(
-            f"env_args {dict(arguments)!r} cannot be written as text ({error}). Pass such values to a factory: "
+            f"env_args {dict(arguments)!r} cannot be converted to text ({error}). Pass such values to a factory: "
             "environment=functools.partial(make_env, ...)."
         ) from error
 

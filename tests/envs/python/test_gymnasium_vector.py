@@ -251,7 +251,7 @@ def test_where_they_come_from(path: str, copies: int, there: int) -> None:
 
 
 def test_another_number_of_copies_is_a_mistake() -> None:
-    with pytest.raises(SettingsError, match="vectorized environment of 2 copies, but --num-envs is 3"):
+    with pytest.raises(SettingsError, match="vectorized environment with 2 copies, but --num-envs is 3"):
         make("python:tests.envs.python.test_gymnasium_vector:vector", num_envs=3)
 
 

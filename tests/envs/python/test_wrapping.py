@@ -110,7 +110,7 @@ def test_what_is_said_of_wrappers_that_are_none(wrapper: str, told: str, monkeyp
 
 
 def test_what_has_no_wrappers_is_told_by_name() -> None:
-    with pytest.raises(SettingsError, match=r"made a tests.*Scripted, which cannot be wrapped: --wrapper is for"):
+    with pytest.raises(SettingsError, match=r"created a tests.*Scripted, which cannot be wrapped: --wrapper is for"):
         make("python:tests.envs.test_select:base_env", f"{OURS}:Plus")
 
 

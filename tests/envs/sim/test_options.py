@@ -54,7 +54,7 @@ def test_statistics_and_hooks() -> None:
         (["Basic", "--agents", "0"], "--agents must be at least 1, found 0"),
         (["Basic", "--agents", "x"], "invalid int value: 'x'"),
         (["Basic", "--teams", "0"], "--teams must be at least 1"),
-        (["Basic+Duel", "--teams", "2"], "Duel defines its own teams; leave --teams out"),
+        (["Basic+Duel", "--teams", "2"], "Duel defines its own teams; omit --teams"),
         (["Bench", "--branches", "3,x"], "--branches"),
         (["Bench", "--agents", "9", "--group-size", "4"], "--group-size must divide --agents 9, found 4"),
         (["Bench", "--picture", "3,4"], "channels,height,width"),

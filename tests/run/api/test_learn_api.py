@@ -342,7 +342,7 @@ def test_what_an_environment_raises_comes_out_and_what_was_trained_is_kept(tmp_p
         (None, Lamp, {"episodes": 5}, "episodes.*inference=True"),
         (None, Lamp, {"episodes": 0, "inference": True}, "episodes.*at least 1"),
         (None, Lamp, {"episodes": 2.5, "inference": True}, "episodes.*whole number"),
-        (None, list, {}, "made a builtins.list"),
+        (None, list, {}, "created a builtins.list"),
         (None, 3, {}, "environment is a int; expected a string such as 'gym:CartPole-v1'"),
         (None, "gym:", {}, "environment 'gym:' does not name the environment"),
         (None, Lamp, {"env_args": ["color"]}, "env_args has 'color'"),

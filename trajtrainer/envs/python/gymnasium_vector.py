@@ -272,7 +272,7 @@ def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
     number = getattr(env, "num_envs", None)
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
         raise UnsupportedError(
-            f"The vectorized environment {where} has num_envs = {number!r}. Expected the number of its copies. Set it "
-            "in __init__."
+            f"The vectorized environment {where} has num_envs = {number!r}. Set num_envs to the number of copies in "
+            "__init__."
         )
     return int(number)

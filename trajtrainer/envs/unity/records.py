@@ -84,7 +84,7 @@ def check_records(data: bytes, behavior: str) -> None:
             if num_fields > _MOST_FIELDS:
                 raise InvalidDataError(
                     f"Behavior {behavior!r}: the records of its first {num_records} agents have more than "
-                    f"{_MOST_FIELDS} fields. Expected an id, a reward and a few more, and one observation per sensor."
+                    f"{_MOST_FIELDS} fields. Expected one observation per sensor and a few others."
                 )
 
 

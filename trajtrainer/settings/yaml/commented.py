@@ -26,8 +26,8 @@ _WIDTH = 118
 _SECTIONS: dict[str, type[Any]] = {"network_settings": NetworkSettings, "self_play": SelfPlaySettings}
 _OF_RUN: dict[str, type[Any]] = {"env_settings": EnvironmentSettings, "engine_settings": EngineSettings}
 _COMPLETE = """\
-# Every setting with its value. ML-Agents does not have those in comments. Sections in comments are off, and their
-# values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
+# Every setting with its value. ML-Agents does not have the settings in comments. Sections in comments are off, and
+# their values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
 """
 _Explained = set[tuple[type[Any], str]]
 

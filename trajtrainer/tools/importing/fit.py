@@ -279,7 +279,7 @@ def _obstacle(
     layers, head = list(fitted.body.layers), fitted.head
     between = {type(layer) for layer in layers[1::2]}
     if any(observation_kind(sensor) is not ObservationKind.VECTOR for sensor in spec.observation_specs):
-        return "its agents see more than vectors"
+        return "its agents have observations other than vectors"
     if not linears or len(layers) != 2 * len(linears) or len({layer.out_features for layer in linears}) != 1:
         sizes = ", ".join(str(layer.out_features) for layer in linears)
         return f"its layers ({sizes or 'none'}) are not linear layers of the same size, each followed by an activation"

@@ -187,7 +187,7 @@ class _Data:
             raise NoCheckpointError(NO_ACTIVATION)
         if hints.activation not in (None, found):
             raise NoCheckpointError(
-                f"it says that {found} follows each of its layers, not {hints.activation} (--activation)"
+                f"according to the file, {found} follows each of its layers, not {hints.activation} (--activation)"
             )
         return found
 
