@@ -289,7 +289,7 @@ def test_observations_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_observations_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_folder(tmp_path, "A")
-    assert "is a policy for agents with other observations" in refused(capsys, run, "--observation", "3")
+    assert "is a policy for agents with different observations" in refused(capsys, run, "--observation", "3")
     assert "too small for vis_encode_type" in refused(capsys, run, "--observation", "3x4x5")
 
 
@@ -375,7 +375,7 @@ def test_a_description_of_another_network_takes_no_memory(
     """Some of these would need terabytes if they were built."""
     content = checkpoint_of(random_actor(behavior([vector(3)])), network())
     content[EXTRA][RECORD] = damaged(content[EXTRA][RECORD], *path, value=value)
-    assert "is a policy for agents with other observations" in refused(capsys, saved(tmp_path / "a.pt", content))
+    assert "is a policy for agents with different observations" in refused(capsys, saved(tmp_path / "a.pt", content))
 
 
 @pytest.mark.parametrize("name", ["memory_size_vector", "discrete_act_size_vector", "continuous_act_size_vector"])

@@ -296,7 +296,7 @@ FAILING, WRONG = RewardSignalRow(RewardSignalSettings, fail), RewardSignalRow(Re
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("FAILING", "KeyError: 'no such thing'"), ("WRONG", "it made 3, expected a RewardSignal with this name")],
+    [("FAILING", "KeyError: 'no such thing'"), ("WRONG", "it returned 3, expected a RewardSignal with this name")],
 )
 def test_a_reward_signal_that_cannot_be_made(name: str, reason: str, install: Install) -> None:
     install("odd-package", {SIGNALS: {"odd": f"odd_rows:{name}"}}, odd_rows=ROWS_OF_ERRORS)
@@ -392,7 +392,7 @@ def test_statistics_writers_that_fail_are_left_out(install: Install, caplog: pyt
         ("failing", "failed: ZeroDivisionError: division by zero. The run continues without this writer."),
         (
             "wrong",
-            "failed: TypeError: it made 3, expected a StatsWriter or a list of them. The run continues without this "
+            "failed: TypeError: it returned 3, expected a StatsWriter or a list of them. The run continues without this "
             "writer.",
         ),
         (

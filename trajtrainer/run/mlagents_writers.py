@@ -31,7 +31,7 @@ def mlagents_writers(settings: RunSettings) -> list[StatsWriter]:
             made = list(entry.load()(RunOptions(settings)))
             wrong = [each for each in made if not hasattr(each, "write_stats")]
             if wrong:
-                raise TypeError(f"it made {wrong[0]!r}, expected a list of StatsWriter")
+                raise TypeError(f"it returned {wrong[0]!r}, expected a list of StatsWriter")
         except Exception as error:
             package = entry.dist.name if entry.dist is not None else entry.module
             logger.error(

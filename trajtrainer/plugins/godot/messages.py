@@ -217,7 +217,7 @@ class GodotBehavior:
         else:
             continuous, discrete = batch.env_continuous, batch.discrete
         if len(continuous) != count:
-            raise ActionError(f"Behavior {self.name!r}: {len(continuous)} actions for {count} agents.")
+            raise ActionError(f"Behavior {self.name!r}: found {len(continuous)} actions for {count} agents.")
         keys = [action.key for action in self.actions]
         values = zip(*(action.values(continuous, discrete) for action in self.actions), strict=True)
         for agent, row in zip(self.agents, values, strict=True):

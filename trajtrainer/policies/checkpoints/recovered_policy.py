@@ -174,7 +174,7 @@ def load_actor(
         differences = filled()[2]
     if differences:
         raise CheckpointError(
-            f"{source} is a policy for agents with other observations: its first layer has {found.encoding_size} "
+            f"{source} is a policy for agents with different observations: its first layer has {found.encoding_size} "
             f"inputs, of which {found.plain_vector_size} are from vectors without normalization. {differences}."
         )
     with seeded(0):

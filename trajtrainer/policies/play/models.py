@@ -156,7 +156,7 @@ class ScriptedFile(PolicyFile):
     def load(self, agents: BehaviorSpec | None = None) -> Loaded:
         if agents is None:
             raise CheckpointError(
-                f"{self.path} is a policy for any agents, so it does not define their observations and actions."
+                f"{self.path} works for any agents, so it does not define their observations and actions."
             )
         heuristic = heuristic_policy(self._behavior, agents) if self.path.name == HEURISTIC else None
         # Scripted policies ignore ``deterministic``.

@@ -325,7 +325,7 @@ class ActorPool:
         self._reset_actor(number)
         # An actor that is still alive has used up the quotas of its environments: restarting it would not help.
         died = isinstance(error, messages.ActorDiedError)
-        self._supervisor.failed(number, error, None if died else "its environments have failed for good")
+        self._supervisor.failed(number, error, None if died else "its environments have failed permanently")
 
     def _drop(self, number: int) -> None:
         self._reset_actor(number)
