@@ -392,8 +392,8 @@ def test_statistics_writers_that_fail_are_left_out(install: Install, caplog: pyt
         ("failing", "failed: ZeroDivisionError: division by zero. The run continues without this writer."),
         (
             "wrong",
-            "failed: TypeError: it returned 3, expected a StatsWriter or a list of them. The run continues without this "
-            "writer.",
+            "failed: TypeError: it returned 3, expected a StatsWriter or a list of them. The run continues without "
+            "this writer.",
         ),
         (
             "absent",
