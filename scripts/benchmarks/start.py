@@ -136,4 +136,4 @@ def _until_the_page_answers(folder: Path) -> float:
                 time.sleep(0.01)
         finally:
             process.terminate()
-    raise RuntimeError(f"The page ended with the exit code {process.returncode}.")
+    raise RuntimeError(f"The page exited with code {process.returncode}.")

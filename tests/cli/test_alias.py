@@ -40,7 +40,7 @@ def test_the_command_learns(scripts: Path) -> None:
     assert done.stdout.startswith("usage: trajtrainer learn ")
     write(scripts)  # again, of a newer version, say
     assert remove(scripts) == f"Removed {scripts / 'mlagents-learn'}."
-    assert remove(scripts) == f"There is no {scripts / 'mlagents-learn'}."
+    assert remove(scripts) == f"{scripts / 'mlagents-learn'} does not exist."
 
 
 def test_on_windows_it_is_a_program(scripts: Path) -> None:

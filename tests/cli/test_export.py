@@ -289,7 +289,7 @@ def test_observations_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_observations_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_folder(tmp_path, "A")
-    assert "is a policy for agents with other observations" in refused(capsys, run, "--observation", "3")
+    assert "is a policy for agents with different observations" in refused(capsys, run, "--observation", "3")
     assert "too small for vis_encode_type" in refused(capsys, run, "--observation", "3x4x5")
 
 
@@ -311,7 +311,7 @@ def test_a_checkpoint_with_code_is_refused(tmp_path: Path, capsys: pytest.Captur
     content["Optimizer:critic"] = {"weights": Malicious(tmp_path / "ran")}
     path = saved(tmp_path / "A" / "checkpoint.pt", content)
     message = refused(capsys, path.parent.parent)
-    assert f"{path} was refused" in message
+    assert f"{path} was rejected" in message
     assert "mkdir" in message
     assert "weights_only" not in message
     assert sorted(found.name for found in tmp_path.iterdir()) == ["A"]
@@ -325,7 +325,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_wrong_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     model = shared_data / "models" / "Pong.onnx"
-    assert f"{model} is an exported model. Give the run or the checkpoint (.pt) it comes from." in refused(
+    assert f"{model} is an exported model. Pass the run or checkpoint (.pt) that it comes from." in refused(
         capsys, model
     )
     assert "is not a usable checkpoint" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
@@ -375,7 +375,7 @@ def test_a_description_of_another_network_takes_no_memory(
     """Some of these would need terabytes if they were built."""
     content = checkpoint_of(random_actor(behavior([vector(3)])), network())
     content[EXTRA][RECORD] = damaged(content[EXTRA][RECORD], *path, value=value)
-    assert "is a policy for agents with other observations" in refused(capsys, saved(tmp_path / "a.pt", content))
+    assert "is a policy for agents with different observations" in refused(capsys, saved(tmp_path / "a.pt", content))
 
 
 @pytest.mark.parametrize("name", ["memory_size_vector", "discrete_act_size_vector", "continuous_act_size_vector"])

@@ -211,7 +211,7 @@ def test_help_lists_the_commands_of_packages_without_importing_them(
 ) -> None:
     install("odd-package", {COMMANDS.group: {"odd": "odd_command:ROW"}}, odd_command="raise RuntimeError")
     assert main(["--help"]) == 0
-    assert re.search(r"^  odd +From the package odd-package 1\.0\.$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^  odd +Provided by the package odd-package 1\.0\.$", capsys.readouterr().out, re.MULTILINE)
     assert main(["od"]) == 2
     assert "; did you mean odd?" in capsys.readouterr().err
     assert "odd_command" not in sys.modules

@@ -102,7 +102,10 @@ def test_a_scheme_trains_and_resumes(tmp_path: Path, install: Install) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--env=corridor:"], "--env 'corridor:' names no environment. Expected corridor:LENGTH such as corridor:6."),
+        (
+            ["--env=corridor:"],
+            "--env 'corridor:' does not name the environment. Expected corridor:LENGTH such as corridor:6.",
+        ),
         (["--env=corridor:1"], "--env corridor:1: expected corridor:LENGTH, with at least 2 cells."),
         (["--env=corridor:4", "--env-args", "slop=0.1"], "slop"),
     ],
@@ -185,7 +188,7 @@ def test_its_settings_are_checked_like_all_others(install: Install) -> None:
         load(text, "a.yaml")
     assert [str(problem) for problem in caught.value.problems] == [
         "a.yaml:4: behaviors.A.hyperparameters.baseline_rate: found 0.0, expected a number above 0",
-        "a.yaml:4: behaviors.A.hyperparameters.num_epoch: is for trainer_type ppo, poca",
+        "a.yaml:4: behaviors.A.hyperparameters.num_epoch: is only for trainer_type ppo, poca",
         "a.yaml:5: behaviors.A.network_settings.vis_encode_type: found 'patchs', expected one of fully_connected, "
         "match3, simple, nature_cnn, resnet, patches; did you mean patches?",
         "a.yaml:8: behaviors.A.reward_signals.effort.exponent: found -1.0, expected a number above 0",
@@ -265,7 +268,7 @@ def test_a_built_in_name_is_not_taken_over(install: Install, caplog: pytest.LogC
     assert settings.reward_signals["rnd"] == REWARD_SIGNALS.builtin["rnd"].settings()
     assert caplog.messages == [
         "package greedy 1.0 (entry point 'rnd' = 'greedy_module:ROW' of group 'trajtrainer.reward_signals') is "
-        "ignored, because trajtrainer has a reward signal of that name; the package must choose another."
+        "ignored, because trajtrainer has a reward signal with that name; the package must use another."
     ]
 
 
@@ -293,7 +296,7 @@ FAILING, WRONG = RewardSignalRow(RewardSignalSettings, fail), RewardSignalRow(Re
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("FAILING", "KeyError: 'no such thing'"), ("WRONG", "it made 3, expected a RewardSignal of this name")],
+    [("FAILING", "KeyError: 'no such thing'"), ("WRONG", "it returned 3, expected a RewardSignal with this name")],
 )
 def test_a_reward_signal_that_cannot_be_made(name: str, reason: str, install: Install) -> None:
     install("odd-package", {SIGNALS: {"odd": f"odd_rows:{name}"}}, odd_rows=ROWS_OF_ERRORS)
@@ -386,9 +389,16 @@ def test_statistics_writers_that_fail_are_left_out(install: Install, caplog: pyt
     made = followers(RunSettings(), UserCalls())
     assert len([each for each in made if isinstance(each, GuardedWriter)]) == 1
     for name, reason in (
-        ("failing", "failed: ZeroDivisionError: division by zero. It is left out."),
-        ("wrong", "failed: TypeError: it made 3, expected a StatsWriter or a list of them. It is left out."),
-        ("absent", "has no attribute 'ABSENT'. Fix, update or uninstall the package. It is left out."),
+        ("failing", "failed: ZeroDivisionError: division by zero. The run continues without this writer."),
+        (
+            "wrong",
+            "failed: TypeError: it returned 3, expected a StatsWriter or a list of them. The run continues without "
+            "this writer.",
+        ),
+        (
+            "absent",
+            "has no attribute 'ABSENT'. Fix, update or uninstall the package. The run continues without this writer.",
+        ),
     ):
         (told,) = (message for message in caplog.messages if f"The statistics writer {name!r}" in message)
         assert told.endswith(reason)

@@ -70,7 +70,9 @@ def test_sensors_are_numbered_in_the_order_of_unity() -> None:
 
 
 def test_every_sensor_that_is_missing_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"called 'Ears', 'Nose'\. There are 'Ball' \(3,\), 'Players' \(5, 2\)"):
+    with pytest.raises(
+        SettingsError, match=r"called 'Ears', 'Nose'\. The sensors are 'Ball' \(3,\), 'Players' \(5, 2\)"
+    ):
         sensors_named(SOCCER, ["Nose", "Ball", "Ears"])
 
 
@@ -151,12 +153,12 @@ def damaged(path: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "shown"),
     [
-        ("observation_specs/0/shape/0", 0, "0 is not a size"),
-        ("observation_specs/0/shape/0", 2.0, "2.0 is not a size"),
+        ("observation_specs/0/shape/0", 0, "0 is not a valid size"),
+        ("observation_specs/0/shape/0", 2.0, "2.0 is not a valid size"),
         ("observation_specs/1/dimension_property/0", "x", "'x' is not a valid DimensionProperty"),
         ("observation_specs/1/observation_type", 7, "7 is not a valid ObservationType"),
-        ("action_spec/continuous_size", -1, "-1 is not a size"),
-        ("action_spec/discrete_branches/1", 1 << 31, "2147483648 is not a size"),
+        ("action_spec/continuous_size", -1, "-1 is not a valid size"),
+        ("action_spec/discrete_branches/1", 1 << 31, "2147483648 is not a valid size"),
     ],
 )
 def test_an_impossible_value_in_a_stored_spec_is_refused(path: str, value: object, shown: str) -> None:

@@ -147,7 +147,7 @@ def test_many_faults_at_once_and_not_a_step_lost_or_doubled(tmp_path: Path) -> N
 def test_beyond_the_quota_the_reason_is_told(tmp_path: Path) -> None:
     base_port = free_ports(2)
     build = write_build(tmp_path, Plan(base_port, ["crash@{at}:9"], lives=9, longest=9))
-    reason = r"Environment \d failed and is not restarted.*restarts_rate_limit_n: 1.*return code 9"
+    reason = r"Environment \d failed and will not be restarted.*restarts_rate_limit_n: 1.*return code 9"
     with players(2, str(build), base_port, rate=1) as environment:
         environment.reset({})
         with pytest.raises(EnvironmentFaultError, match=reason):

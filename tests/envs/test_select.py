@@ -160,19 +160,19 @@ def test_gymnasium_modules_that_register_ids() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("gym:", "names no environment"),
+        ("gym:", "does not name the environment"),
         ("gym:CartPoll-v1", "CartPoll"),
         ("gym:CartPole-v99", "v99"),
         ("gym:no_such_module:Env-v0", "no_such_module"),
-        ("pettingzoo:", "names no environment"),
+        ("pettingzoo:", "does not name the environment"),
         ("pettingzoo:classic.no_such_game_v1", "no Python module pettingzoo.classic.no_such_game_v1"),
         ("pettingzoo:tests.envs.python.gymnasium_samples", "no function or class 'parallel_env'"),
-        ("python:", "names no environment"),
+        ("python:", "does not name the environment"),
         ("python:tests.envs.test_select", "PACKAGE.MODULE:FACTORY"),
         ("python:no.such.module:make", "no Python module no.such.module"),
         ("python:tests.envs.test_select:no_such_function", "no function or class 'no_such_function'"),
         ("python:tests.envs.test_select:RUNNER", "no function or class 'RUNNER'"),
-        ("python:tests.envs.test_select:nothing", "made a builtins.object. Expected a gymnasium.Env"),
+        ("python:tests.envs.test_select:nothing", "created a builtins.object. Expected a gymnasium.Env"),
     ],
 )
 def test_what_cannot_be(path: str, message: str) -> None:
@@ -268,7 +268,9 @@ def test_an_argument_of_the_environment_goes_before_a_rule_of_its_name() -> None
 
 
 def test_only_agents_of_pettingzoo_are_sorted() -> None:
-    with pytest.raises(SettingsError, match="takes no argument 'teams' and did not make a PettingZoo environment"):
+    with pytest.raises(
+        SettingsError, match="does not accept the argument 'teams' and did not create a PettingZoo environment"
+    ):
         make("python:tests.envs.python.gymnasium_samples:CountingEnv", "teams=each")
 
 
@@ -367,7 +369,7 @@ def test_lists_are_learned_from_and_acted_on(tmp_path: Path) -> None:
 
 
 def test_a_base_env_tells_itself_what_is_a_picture() -> None:
-    with pytest.raises(SettingsError, match="takes no argument 'smallest_picture', and a BaseEnv"):
+    with pytest.raises(SettingsError, match="does not accept the argument 'smallest_picture', and a BaseEnv"):
         make("python:tests.envs.test_select:base_env", "smallest_picture=6")
 
 

@@ -404,7 +404,7 @@ def test_all_read_raw_images_in_the_order_of_the_first(caplog: pytest.LogCapture
     assert len(rig.report(2, shown(2, RawImageOrder.CHW))) == 1
     assert rig.report(0, shown(0, RawImageOrder.HWC)) == []
     assert rig.take() == [[("start chw", {})], [], []]
-    assert "The raw images of environment 0 seem to have a different order from those of the others" in caplog.text
+    assert "The raw images of environment 0 seem to be in a different order than those of the other" in caplog.text
     assert rig.report(0, Connected()) == []
     assert rig.take()[0] == [("reset", {"a": 1.0})]
     assert len(rig.report(0, shown(0, RawImageOrder.CHW))) == 1

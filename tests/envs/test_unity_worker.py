@@ -164,9 +164,9 @@ def test_wait_without_a_message() -> None:
 @pytest.mark.parametrize(
     ("kind", "error", "text"),
     [
-        ("crash@3:7", PlayerDiedError, "the return code 7"),
+        ("crash@3:7", PlayerDiedError, "return code 7"),
         ("crash@3:SIGSEGV", PlayerDiedError, "the signal SIGSEGV"),
-        ("crash-in-reset@1:3", PlayerDiedError, "the return code 3"),
+        ("crash-in-reset@1:3", PlayerDiedError, "return code 3"),
         ("quit@3", PlayerQuitError, "has quit"),
         ("nan-observation@3:5", InvalidDataError, f"'{BALL.replace('?', '[?]')}', agent 5, sensor .*element 0"),
         ("infinite-reward@3:2", InvalidDataError, "inf as a reward.*agent 2"),
@@ -191,7 +191,7 @@ def test_faults_at_work(tmp_path: Path, kind: str, error: type[EnvironmentFaultE
 @pytest.mark.parametrize(
     ("kind", "error", "text"),
     [
-        ("never-connect", PlayerTimeoutError, "never connected within 1 s.*Decision Requester"),
+        ("never-connect", PlayerTimeoutError, "did not connect within 1 s.*Decision Requester"),
         ("wrong-version:2.1.0", EnvironmentFaultError, "'2.1.0'"),
         ("rubbish@0", PlayerDiedError, "return code"),
     ],

@@ -52,7 +52,7 @@ def test_arrays_are_read_as_numpy_wrote_them(
 
 
 def test_an_array_that_is_missing_is_named(tmp_path: Path) -> None:
-    assert refused(archive(tmp_path / "a.npz", y=stored(NUMBERS))) == "it has no x"
+    assert refused(archive(tmp_path / "a.npz", y=stored(NUMBERS))) == "it has no array x"
 
 
 def test_a_header_that_names_another_size_is_refused_before_memory_is_reserved(tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_some_columns_of_a_saved_replay(tmp_path: Path) -> None:
     found = read_columns(path, ["y"])
     assert list(found) == ["y"]
     np.testing.assert_array_equal(found["y"], NUMBERS + 100)
-    with pytest.raises(CheckpointError, match="it has no z"):
+    with pytest.raises(CheckpointError, match="it has no array z"):
         read_columns(path, ["y", "z"])

@@ -49,7 +49,7 @@ def test_both_orders_are_learned_from_alike(tmp_path: Path) -> None:
     for kind, finished in runs.items():
         assert order(finished) == kind
         assert finished.log.count(TOLD) == 1
-        assert f"{TOLD} {kind}, which the first " in finished.log
+        assert f"{TOLD} {kind}, based on the first " in finished.log
 
 
 @pytest.mark.parametrize("arguments", [("--num-envs=2",), ("--actors=2",)], ids=["worker processes", "actor processes"])

@@ -60,7 +60,7 @@ def test_an_actor_has_its_own_port_seed_and_what_it_overrides() -> None:
         ("{cpu_affinity: [[0], []]}", "actors.cpu_affinity: has an empty list of cores"),
         ("{overrides: [{}]}", "actors.overrides.0: changes nothing; expected at least one of env_args, seed"),
         ("{overrides: [{actor: 1, seed: 2}]}", "actors.overrides.0.actor: found 1, expected an actor's number, from 0"),
-        ("{overrides: [{seed: 2}, {seed: 3}]}", "actors.overrides.1.actor: is already in another entry"),
+        ("{overrides: [{seed: 2}, {seed: 3}]}", "actors.overrides.1.actor: already has another entry"),
         ("{overrides: [{actor: 0, sead: 2}]}", "actors.overrides.0.sead: unknown option; did you mean seed?"),
     ],
 )

@@ -55,7 +55,7 @@ def test_independent_mistakes_come_together() -> None:
         (
             "behaviors: {A: {trainer_type: sac, hyperparameters: {tau: 7, lambd: 1}}}",
             [
-                "1: behaviors.A.hyperparameters.lambd: is for trainer_type ppo, poca",
+                "1: behaviors.A.hyperparameters.lambd: is only for trainer_type ppo, poca",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
             ],
         ),
@@ -173,8 +173,8 @@ def test_a_batch_above_the_buffer_is_told(trainer: str, caplog: pytest.LogCaptur
         load(dedent(text), "a.yaml")
 
     assert caplog.messages == [
-        "Behavior 'Large': batch_size (600) is greater than buffer_size (500): a batch cannot have more than the "
-        "buffer has."
+        "Behavior 'Large': batch_size (600) is greater than buffer_size (500): a batch cannot be larger than the "
+        "buffer."
     ]
 
 

@@ -53,7 +53,7 @@ def test_anchors_and_merge_keys() -> None:
         ("a: !!python/none 1\n", "a.yaml:1: a: the tag tag:yaml.org,2002:python/none has no meaning here"),
         ("a: !!set {x}\n", "a.yaml:1: a: the tag tag:yaml.org,2002:set has no meaning here"),
         ("a:\n  ? [x]\n  : 1\n", "a.yaml:2: a: a key must be text, not a list or mapping"),
-        ("a:\n  <<: 5\n", "a.yaml:2: a: << takes a mapping or a list of mappings"),
+        ("a:\n  <<: 5\n", "a.yaml:2: a: << expects a mapping or a list of mappings"),
     ],
 )  # fmt: skip
 def test_yaml_that_means_nothing_here(text: str, message: str) -> None:

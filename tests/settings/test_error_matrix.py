@@ -146,7 +146,7 @@ WRONG = [
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {v_trace: true}"),
-        "a.yaml:5: behaviors.A.hyperparameters.v_trace: is for trainer_type ppo, poca",
+        "a.yaml:5: behaviors.A.hyperparameters.v_trace: is only for trainer_type ppo, poca",
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {steps_per_update: often}"),
@@ -201,7 +201,7 @@ WRONG = [
     ),
     (
         behavior("trainer_type: poca\nhyperparameters: {symmetry: {}}"),
-        f"a.yaml:5: behaviors.A.hyperparameters.symmetry: is for trainer_type {with_option('symmetry')}",
+        f"a.yaml:5: behaviors.A.hyperparameters.symmetry: is only for trainer_type {with_option('symmetry')}",
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {symmetry: {}}\nnetwork_settings: {memory: {}}"),
@@ -245,7 +245,8 @@ WRONG = [
     ),
     (
         behavior("trainer_type: ppo\nhyperparameters: {demonstrations: {demo_path: d}}"),
-        f"a.yaml:5: behaviors.A.hyperparameters.demonstrations: is for trainer_type {with_option('demonstrations')}",
+        "a.yaml:5: behaviors.A.hyperparameters.demonstrations: is only for trainer_type "
+        f"{with_option('demonstrations')}",
     ),
     (
         behavior("trainer_type: sac\nhyperparameters: {demonstrations: {ratio: 0.5}}"),
@@ -374,11 +375,11 @@ WRONG = [
     ),
     (
         "behaviors:\n  A:\n  B: {}",
-        "a.yaml:2: behaviors.A: found nothing (null), expected a mapping ({} takes the defaults)",
+        "a.yaml:2: behaviors.A: found nothing (null), expected a mapping ({} means the defaults)",
     ),
     (
         "env_settings:",
-        "a.yaml:1: env_settings: found nothing (null), expected a mapping ({} takes the defaults)",
+        "a.yaml:1: env_settings: found nothing (null), expected a mapping ({} means the defaults)",
     ),
     ("behaviors:", "a.yaml:1: behaviors: found nothing (null), expected a mapping of names"),
     ("behaviors: [A]", "a.yaml:1: behaviors: found a list, expected a mapping of names"),
@@ -540,7 +541,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
         "a.yaml:9: behaviors.A.hyperparameters.lambda: unknown option; did you mean lambd?",
         "a.yaml:10: behaviors.A.hyperparameters.lambd: found 7.0, expected a number from 0 to 1",
         "a.yaml:11: behaviors.A.self_play.window: found 0, expected a whole number of at least 1",
-        "a.yaml:12: behaviors.A: this key is already in line 4; remove one of the two",
+        "a.yaml:12: behaviors.A: this key is already on line 4; remove one of the two",
         "a.yaml:13: engine_settings.width: found 'wide', expected a whole number",
     ]
 
@@ -554,7 +555,7 @@ def test_the_message_lists_every_problem() -> None:
     "text", ["a: 1\nb: 2\na: 3\n", "b: 2\nx: {a: 1, a: 3}\n", "x: &x {a: 1}\ny: {<<: *x, a: 2, a: 3}\n"]
 )
 def test_a_key_that_is_there_twice(text: str) -> None:
-    duplicates = [problem for problem in problems_of(text) if "this key is already in line" in problem]
+    duplicates = [problem for problem in problems_of(text) if "this key is already on line" in problem]
 
     assert len(duplicates) == 1
 

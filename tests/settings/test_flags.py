@@ -259,7 +259,7 @@ def test_problems_of_file_and_command_line_come_together(tmp_path: Path) -> None
         "command line: --base-port: found 0, expected a number from 1 to 65535",
         f"{path}:2: env_settings.num_envs: found 0, expected a whole number of at least 1",
         f"{path}:3: env_settings.sead: unknown option; did you mean seed?",
-        f"{path}:4: torch_settings: found nothing (null), expected a mapping ({{}} takes the defaults)",
+        f"{path}:4: torch_settings: found nothing (null), expected a mapping ({{}} means the defaults)",
     ]
 
 

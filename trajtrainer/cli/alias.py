@@ -14,7 +14,7 @@ _OURS = b"trajtrainer.cli.main"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--remove", action="store_true", help=f"remove the command {NAME} again")
+    parser.add_argument("--remove", action="store_true", help=f"remove the command {NAME}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def remove(folder: Path, ending: str = "") -> str:
     """Remove the command, and return the text to print. Arguments and errors are the same as for ``write``."""
     other = folder / f"{NAME}{ending}"
     if not other.exists():
-        return f"There is no {other}."
+        return f"{other} does not exist."
     _check_is_own(other)
     try:
         other.unlink()

@@ -38,8 +38,8 @@ COMMANDS: Registry[CommandRow] = Registry(
             "trajtrainer.cli.learn",
         ),
         "config": CommandRow(
-            "Check a configuration and print it with all defaults filled in, without starting anything. Takes the "
-            "options of learn.",
+            "Check a configuration and print it with all defaults filled in, without starting anything. Accepts "
+            "the options of learn.",
             "trajtrainer.cli.config",
         ),
         "init": CommandRow(
@@ -67,12 +67,12 @@ COMMANDS: Registry[CommandRow] = Registry(
             "trajtrainer.tools.verify.command",
         ),
         "evaluate": CommandRow(
-            "Measure how good trained models are: play episodes, and compare the models. Trains nothing, and writes "
-            "nothing into their runs.",
+            "Measure how good trained models are: play episodes, and compare the models. Does not train, and "
+            "does not change their runs.",
             "trajtrainer.tools.evaluate.command",
         ),
         "record": CommandRow(
-            "Record what a policy does in an environment (.demo). Trains nothing.",
+            "Record what a policy does in an environment (.demo). Does not train.",
             "trajtrainer.tools.record.command",
         ),
         "demo": CommandRow(
@@ -80,8 +80,8 @@ COMMANDS: Registry[CommandRow] = Registry(
             "trajtrainer.tools.demo.command",
         ),
         "tournament": CommandRow(
-            "Let trained models play against each other, every pair on both sides, and rate them. Trains nothing, "
-            "and writes nothing into their runs.",
+            "Let trained models play against each other, every pair on both sides, and rate them. Does not "
+            "train, and does not change their runs.",
             "trajtrainer.tools.tournament.command",
         ),
         "report": CommandRow(

@@ -11,7 +11,7 @@ from trajtrainer.settings.unmeasured import warn_of_unmeasured
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: those of ``learn``, and ``--presets``."""
     flags.add_arguments(parser)
-    help_ = "print the settings that presets stand for (preset: NAME in a behavior), and exit"
+    help_ = "print the settings of each preset (preset: NAME in a behavior), and exit"
     parser.add_argument("--presets", action="store_true", default=argparse.SUPPRESS, help=help_)
 
 

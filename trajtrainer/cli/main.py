@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(
             f"error: There is not enough memory for this command ({str(error) or 'MemoryError'}). Close other "
-            "programs, or raise the memory limit of this one (ulimit -v, or that of its container).",
+            "programs, or raise the memory limit (ulimit -v, or that of the container).",
             file=sys.stderr,
         )
         return 1
@@ -136,7 +136,7 @@ def _choose(first: Sequence[str]) -> str:
         + "\n".join(f"  {name:<{width}}  {_about(name)}" for name in COMMANDS),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("command", metavar="COMMAND", help="what to do")
+    parser.add_argument("command", metavar="COMMAND", help="the command to run")
     if not first:
         parser.print_help()
         parser.exit(_WRONG_USAGE)
@@ -150,4 +150,4 @@ def _choose(first: Sequence[str]) -> str:
 def _about(name: str) -> str:
     """Describe a command. For one from a package, which must not be imported here, name the package instead."""
     package = COMMANDS.package(name)
-    return f"From the package {package}." if package else COMMANDS[name].help
+    return f"Provided by the package {package}." if package else COMMANDS[name].help

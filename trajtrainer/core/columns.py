@@ -128,7 +128,7 @@ def entries_of(
     """
     sensors = spec.observation_specs
     if len(obs_dtypes) != len(sensors):
-        raise ValueError(f"{len(obs_dtypes)} dtypes for {len(sensors)} sensors")
+        raise ValueError(f"found {len(obs_dtypes)} dtypes for {len(sensors)} sensors")
     action = spec.action_spec
     sizes = {
         "A": action.continuous_size + action.discrete_size,

@@ -26,7 +26,7 @@ def resolve(host: str, port: int) -> Any:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except UnicodeError as error:
-        raise socket.gaierror(socket.EAI_NONAME, "it cannot be the name of a host") from error
+        raise socket.gaierror(socket.EAI_NONAME, "it is not a valid host name") from error
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -133,7 +133,7 @@ class Registry(Generic[Row]):
         declared: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self.group):
             if entry.name in self._builtin:
-                message = "%s is ignored, because trajtrainer has a %s of that name; the package must choose another."
+                message = "%s is ignored, because trajtrainer has a %s with that name; the package must use another."
                 logger.warning(message, _place(entry, self.group), self.kind)
             else:
                 declared.setdefault(entry.name, []).append(entry)

@@ -99,7 +99,7 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
         return ObservationKind.VARIABLE_LENGTH
     raise UnsupportedError(
         f"Sensor {spec.name!r} of shape {tuple(spec.shape)} has the dimension properties "
-        f"{[p.name for p in properties]}, which no encoder takes. Expected a vector (1 dimension), a picture "
+        f"{[p.name for p in properties]}, which no encoder supports. Expected a vector (1 dimension), a picture "
         "(channels, height, width; for the encoders simple, nature_cnn, resnet, match3 and fully_connected) or a list "
         "of entities (variable number, size; for attention). Change the sensor in Unity."
     )
@@ -113,7 +113,7 @@ def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]
     """
     unknown = sorted(set(names) - {sensor.name for sensor in spec.observation_specs})
     if unknown:
-        raise SettingsError(f"no sensor is called {', '.join(map(repr, unknown))}. There are {_sensors(spec)}.")
+        raise SettingsError(f"no sensor is called {', '.join(map(repr, unknown))}. The sensors are {_sensors(spec)}.")
     return tuple(number for number, sensor in enumerate(spec.observation_specs) if sensor.name in names)
 
 
@@ -235,5 +235,5 @@ def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
 
 def _size(value: object, smallest: int = 1) -> int:
     if not isinstance(value, int) or not smallest <= value < 1 << 31:
-        raise ValueError(f"{value!r} is not a size")
+        raise ValueError(f"{value!r} is not a valid size")
     return value

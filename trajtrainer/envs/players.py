@@ -35,7 +35,7 @@ def start_unity(settings: RunSettings, logs: PlayerLogs, **options: Any) -> Envi
         names = list(filter(None, map(simulation_of, settings.behaviors)))
         if names or not settings.behaviors:
             simulation = names[0] if names else "3DBall"
-            logger.info("No Unity Editor at hand? Try the built-in simulation --env=sim:%s.", simulation)
+            logger.info("No Unity Editor available? Try the built-in simulation --env=sim:%s.", simulation)
     return make_unity_environment(settings, logs, **options)
 
 
@@ -60,7 +60,7 @@ def check_build(env_path: str) -> None:
             known = ", ".join(sorted(ENVIRONMENTS))
             hint = f"There is no environment scheme {scheme!r} (known: {known}; packages can add others){end}"
         elif option := option_for_id(path):
-            hint = f"If you mean the Gymnasium environment of this name, use {option}."
+            hint = f"If you mean the Gymnasium environment with this name, use {option}."
         elif simulation is not None:
             hint = f"If you mean the built-in simulation, use --env=sim:{simulation}."
         else:
@@ -76,7 +76,7 @@ def check_simulation(names: str) -> None:
     """
     path = f"{SIMULATION_PREFIX}{names}"
     if not names:
-        raise LaunchError(f"--env {path} names no simulation. Expected sim:NAME, as in sim:3DBall.")
+        raise LaunchError(f"--env {path} does not name a simulation. Expected sim:NAME, as in sim:3DBall.")
     try:
         simulation_kinds(names)
     except ValueError as error:

@@ -205,7 +205,7 @@ def _row(env_path: str | None) -> tuple[str | None, EnvironmentScheme, str]:
         return None, UNITY, name
     row = ENVIRONMENTS[scheme]
     if not name.strip() and (not row.is_player or (row.editor and ":" in str(env_path))):
-        raise SettingsError(f"--env {env_path!r} names no {row.noun}. Expected {row.example}.")
+        raise SettingsError(f"--env {env_path!r} does not name the {row.noun}. Expected {row.example}.")
     return scheme, row, name
 
 

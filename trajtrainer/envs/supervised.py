@@ -27,7 +27,7 @@ from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
 _SLACK_S = 60.0
-_NO_EVENT = "Worker {} has sent no event that waits for an answer."
+_NO_EVENT = "Worker {} is not waiting for an answer."
 
 
 def _supervisor(
@@ -108,7 +108,7 @@ class _Alike:
             if known != spec:
                 raise EnvironmentFaultError(
                     f"Environment {event.worker} announces the behavior {name!r} as {spec}, but it was "
-                    f"announced as {known} before. All environments of a run must have the same behaviors, even "
+                    f"previously announced as {known}. All environments of a run must have the same behaviors, even "
                     "after a restart."
                 )
 
@@ -375,9 +375,9 @@ class SupervisedChildren:
             return None
         if self._alike.has_another_order(report):
             _LOGGER.warning(
-                "The raw images of environment %d seem to have a different order from those of the others. It is "
-                "restarted, and its images are read as %s like those of the others. If that is wrong, set "
-                "raw_image_order.",
+                "The raw images of environment %d seem to be in a different order than those of the other "
+                "environments. Restarting it; its images will be read as %s, like those of the others. If that is "
+                "wrong, set raw_image_order.",
                 number,
                 self._alike.image_order.value,
             )

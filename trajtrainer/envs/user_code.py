@@ -36,7 +36,7 @@ _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 Factory = Callable[..., Any]
 
 # Words in the error messages of Gymnasium's Atari preprocessing -> our option that fixes the error.
-_HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
+_HINTS = {"frame-skip": " Pass --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
 def _owner(frame: FrameType) -> str:
@@ -162,7 +162,7 @@ def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
         return [f"{key}={json.dumps(value, default=_plain)}" for key, value in arguments.items()]
     except TypeError as error:
         raise SettingsError(
-            f"env_args {dict(arguments)!r} cannot be written as text ({error}). Pass such values to a factory: "
+            f"env_args {dict(arguments)!r} cannot be converted to text ({error}). Pass such values to a factory: "
             "environment=functools.partial(make_env, ...)."
         ) from error
 
@@ -180,11 +180,11 @@ def to_options(arguments: Mapping[str, Any]) -> list[str]:
     for name, value in arguments.items():
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(name, str) or not name:
-            raise SettingsError(f"env_args has the name {name!r}. For a player, expected the name of an option.")
+            raise SettingsError(f"env_args has the key {name!r}. For a player, each key must be the name of an option.")
         if not isinstance(value, str | int | float | None):
             raise SettingsError(
-                f"env_args[{name!r}] is a {type(value).__name__}. An option of a player takes text, a number or true. "
-                'Write it as the player reads it, such as "20,20".'
+                f"env_args[{name!r}] is a {type(value).__name__}. An option of a player must be text, a number or "
+                'true. Write it in the form that the player expects, such as "20,20".'
             )
         if value is not None and value is not False:
             options.append(name if name.startswith("-") else f"--{name}")
@@ -308,7 +308,7 @@ def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], h
         signature.bind(**arguments)
     except TypeError as error:
         raise SettingsError(
-            f"{what} cannot be called with the arguments {dict(arguments)}: {error}. It takes {signature}; pass "
+            f"{what} cannot be called with the arguments {dict(arguments)}: {error}. It accepts {signature}; pass "
             f"arguments {how}."
         ) from error
 
@@ -339,9 +339,9 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
     target, *words = shlex.split(text)
     what = f"--wrapper {target}"
     wrapper: Any = find_factory(target, what)
-    expected = f"a wrapper of {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"
+    expected = f"a wrapper for {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"
     if isinstance(wrapper, type) and not issubclass(wrapper, bases):
-        raise SettingsError(f"{what} is not a wrapper of such environments. Expected {expected}.")
+        raise SettingsError(f"{what} is not a wrapper for this kind of environment. Expected {expected}.")
     arguments = keyword_arguments(words, what)
     check_signature(partial(wrapper, env), what, arguments, f"after its name: --wrapper {target} key=value")
     try:

@@ -48,7 +48,7 @@ class NpzFile:
             NpzError: the array is missing or damaged, or too large for the memory.
         """
         if name not in self.names:
-            raise NpzError(f"it has no {name}")
+            raise NpzError(f"it has no array {name}")
         try:
             with self._archive.open(name + _SUFFIX) as file:
                 return _read_array(file, name, self._archive.getinfo(name + _SUFFIX).file_size)
@@ -92,7 +92,7 @@ def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
         raise NpzError(f"{name} is in version {version[0]}.{version[1]} of the format, expected 1.0")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.hasobject:
-        raise NpzError(f"{name} has Python objects (pickle), which are not read because they could run any program")
+        raise NpzError(f"{name} has Python objects (pickle), which are not read because they could run code")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
         raise NpzError(f"{name} has {size} bytes, but its header says shape {shape} and dtype {dtype}")
     flat = np.empty(math.prod(shape), dtype)

@@ -419,7 +419,7 @@ class Replay:
                 or lengths.max() > self.sequence_length
             )
         ):
-            raise ValueError("sequences overlap, are outside the rows or have another length")
+            raise ValueError("sequences overlap, are outside the rows or have a different length")
 
 
 def _check(column: NDArray[Any], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

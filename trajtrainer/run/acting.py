@@ -153,7 +153,7 @@ def check_file(option: str, path: Path | None) -> None:
     """
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         found = "is a folder" if path.is_dir() else f"is in the folder {path.parent}, which does not exist"
-        raise SettingsError(f"{option} {path} {found}. Expected a file in a folder that exists.")
+        raise SettingsError(f"{option} {path} {found}. Expected a file in an existing folder.")
 
 
 def write_file(path: Path | None, write: Callable[[Path], None]) -> bool:
@@ -213,11 +213,11 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
     options += [f"--env-args {' '.join(taken['env_args'])}"] if "env_args" in taken else []
     if (origin := origin_of(folder)) is not None:
         raise SettingsError(
-            f"{folder} was fetched from {origin}, so code that it specifies is not run unless you ask for it: "
+            f"{folder} was downloaded from {origin}, so code that it specifies is not run unless you ask for it: "
             f"{', '.join(options)}. If you trust it, pass these options yourself, or pass different ones; "
-            "--wrapper or --env-args without a value means none."
+            "to use none, pass --wrapper or --env-args without a value."
         )
-    logger.info("Taken from the run of %s: %s.", word, ", ".join(options))
+    logger.info("Using options from the run of %s: %s.", word, ", ".join(options))
     return taken
 
 

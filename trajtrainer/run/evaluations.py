@@ -194,7 +194,7 @@ class EvaluationController:
             result.lengths.mean,
             f", {result.num_truncated} of them truncated" if result.num_truncated else "",
             actions_in_words(deterministic=deterministic),
-            " The best so far." if is_best else "",
+            " This is the best so far." if is_best else "",
             extra=fields(
                 "evaluation",
                 behavior=behavior.name,
@@ -258,12 +258,12 @@ def make_evaluations(
         if run.is_offline:
             raise SettingsError(
                 "The configuration has an evaluation, but there is no environment to evaluate in: all behaviors learn "
-                "from data sets. Give one with --env, or remove the evaluation."
+                "from data sets. Specify one with --env, or remove the evaluation."
             )
         if shared is None:
             raise SettingsError(
                 "The configuration has an evaluation, but the only environment is the Unity Editor, which cannot be "
-                "started twice and belongs to an actor. Give a build with --env, remove the evaluation, or use "
+                "started twice and is used by an actor. Specify a build with --env, remove the evaluation, or use "
                 "actors.backend inline."
             )
         logger.warning(

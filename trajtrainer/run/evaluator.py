@@ -174,7 +174,7 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
     if actor is None:
         raise SettingsError(
             f"The evaluation's environment has the behavior {behavior!r}, which is not trained "
-            f"(trained: {', '.join(actors)}). Leave it out with the env_args of the evaluation."
+            f"(trained: {', '.join(actors)}). Exclude it with the env_args of the evaluation."
         )
     if actor.sees is not None:
         actor = copy.copy(actor)

@@ -48,11 +48,11 @@ def followers(settings: RunSettings, calls: UserCalls) -> list[StatsWriter]:
                 found = list(made) if isinstance(made, (list, tuple)) else [made]
                 wrong = [item for item in found if not isinstance(item, StatsWriter)]
                 if wrong:
-                    raise TypeError(f"it made {wrong[0]!r}, expected a StatsWriter or a list of them")
+                    raise TypeError(f"it returned {wrong[0]!r}, expected a StatsWriter or a list of them")
         except TrajtrainerError as error:
             if name in STATS_WRITERS.builtin:
                 raise
-            logger.error("%s It is left out.", error)
+            logger.error("%s The run continues without this writer.", error)
             logger.debug("Traceback of the error:", exc_info=True)
             continue
         writers += [GuardedWriter(each.name or name, each, calls) for each in found] if row.guarded else found

@@ -31,11 +31,11 @@ def mlagents_writers(settings: RunSettings) -> list[StatsWriter]:
             made = list(entry.load()(RunOptions(settings)))
             wrong = [each for each in made if not hasattr(each, "write_stats")]
             if wrong:
-                raise TypeError(f"it made {wrong[0]!r}, expected a list of StatsWriter")
+                raise TypeError(f"it returned {wrong[0]!r}, expected a list of StatsWriter")
         except Exception as error:
             package = entry.dist.name if entry.dist is not None else entry.module
             logger.error(
-                "The statistics writer %r for ML-Agents, from package %s (%s), is left out: %s: %s. The only parts of "
+                "The statistics writer %r for ML-Agents, from package %s (%s), is not used: %s: %s. The only parts of "
                 "mlagents that exist here are trainers.stats and trainers.settings.RunOptions.",
                 entry.name, package, entry.value, type(error).__name__, error,
             )  # fmt: skip

@@ -277,7 +277,7 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
             def end() -> None:
                 present = pool.transport.present
                 whose = f" of actor {', '.join(map(str, present))}" if present else ""
-                logger.warning("The environment%s did not close in time, so it is killed.", whose)
+                logger.warning("The environment%s did not close in time. Killing it.", whose)
                 pool.kill()
 
             stack.callback(_close, run, "env_close", pool, end)

@@ -214,7 +214,7 @@ def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> Abstract
     """Request a stop when ``is_asked`` returns True. Inside the ``with`` block, a thread calls it twice a second."""
 
     def ask() -> None:
-        logger.info("Stopping, as requested on the page that watches the run: saving everything, then exiting.")
+        logger.info("Stopping, as requested on the web page: saving everything, then exiting.")
         stop.request_politely()
 
     return _calling(ask, is_asked, _FILE_POLL_S, "stop file")

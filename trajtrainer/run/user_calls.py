@@ -218,7 +218,7 @@ class Watch:
                 try:
                     self._check(min(checked_s - before_s, _MOST_S))
                 except Exception:
-                    logger.exception("The watch over environments and writers failed.")
+                    logger.exception("The watchdog for environments and writers failed.")
 
         thread = threading.Thread(target=look, name="watch of user code", daemon=True)
         thread.start()

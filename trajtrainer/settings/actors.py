@@ -160,7 +160,7 @@ class ActorSettings:
             expected = "1 with backend inline, which acts in the learner's loop (use backend process for several)"
             yield mismatch(("count",), self.count, expected)
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
-            message = "has an empty list of cores, expected lists of core numbers such as [[0], [1]]"
+            message = "has an empty list of cores; expected lists of core numbers such as [[0], [1]]"
             yield Fault(("cpu_affinity",), message)
         is_empty = self.ray in (RaySettings(), RaySettings(runtime_env=RuntimeEnvSettings()))
         if self.backend != "ray" and not is_empty:
@@ -172,7 +172,7 @@ class ActorSettings:
                 expected = f"an actor's number, from 0 to {self.count - 1}, as count is {self.count}"
                 yield mismatch(path, override.actor, expected)
             if override.actor in seen:
-                yield Fault(path, "is already in another entry, expected one entry for each actor")
+                yield Fault(path, "already has another entry; expected at most one entry for each actor")
             seen.add(override.actor)
 
     def override(self, actor: int) -> ActorOverride | None:

@@ -158,7 +158,7 @@ class NetworkSettings:
         factory=list,
         validator=satisfies(
             lambda sensors: all(isinstance(each, str) or each >= 0 for each in sensors),
-            "a list of sensors, by name or by number from 0 on",
+            "a list of sensors, by name or by number (from 0)",
         ),
         metadata=OURS,
     )

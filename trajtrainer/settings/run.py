@@ -206,7 +206,7 @@ class RunSettings:
         if given is None or found:
             return
         if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, trainers.values())):
-            yield Fault(("evaluation",), "has neither interval nor episodes, expected both, here or in a behavior")
+            yield Fault(("evaluation",), "has neither interval nor episodes; expected both, here or in a behavior")
         if given.num_envs > 1 and env.is_editor:
             yield mismatch(("evaluation", "num_envs"), given.num_envs, f"1, {env.why_one}")
 
@@ -247,7 +247,7 @@ class RunSettings:
                 f"{closest(name, self.behaviors)}). Add {name!r} under 'behaviors', or add a 'default_settings' "
                 "section for all behaviors that are not listed."
             )
-        logger.warning("Behavior %r is not in a configuration. It is trained with the default PPO settings.", name)
+        logger.warning("Behavior %r has no configuration. It is trained with the default PPO settings.", name)
         return _deterministic(TrainerSettings()) if self.deterministic else TrainerSettings()
 
     def presuming(self, order: RawImageOrder) -> RunSettings:

@@ -224,7 +224,7 @@ def make_plan(
     """
     section = root.mapping.get(SEARCH_SECTION)
     if section is None:
-        expected = "has no section 'search', expected one with the ranges to try (docs/train/search.md)"
+        expected = "has no section 'search'; expected one with the ranges to try (docs/train/search.md)"
         raise ConfigurationError([*problems, Problem(root.place, expected)])
     settings = run_settings_with(copy.deepcopy(root), options, problems, behaviors_required=True)
     found: list[Problem] = []
@@ -241,7 +241,7 @@ def make_plan(
     listed = section.mapping.get("ranges", PlacedValue({}, section.place))
     if not listed.mapping:
         found.append(
-            Problem(listed.place.below("ranges"), "there are no ranges, expected at least one setting with its range")
+            Problem(listed.place.below("ranges"), "there are no ranges; expected at least one setting with its range")
         )
     ranges: dict[str, Range] = {}
     keys: dict[str, tuple[str, ...]] = {}
@@ -347,7 +347,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
             isinstance(each, bool | int | float | str | None) for each in choices
         ):
             raise InvalidValueError(
-                mismatch(("choices",), choices, "a list of two or more values: numbers, texts, true or false")
+                mismatch(("choices",), choices, "a list of two or more values: numbers, strings, true or false")
             )
         return Range(choices=tuple(choices))
     given = structure(entry, _Bounds)

@@ -152,10 +152,10 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     max_steps, why = 500_000, "enough for small tasks"
     horizon = Choice(64, "discrete actions")
     if seen.continuous:
-        horizon = Choice(1000, "continuous actions, whose effects show late")
+        horizon = Choice(1000, "continuous actions with delayed effects")
     if ALGORITHMS[algorithm.value].replays:
         max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
-        horizon = Choice(64, f"how soon {algorithm.value} can learn from new steps")
+        horizon = Choice(64, f"determines how soon {algorithm.value} can learn from new steps")
         if not exchange.players:
             section["threaded"] = Choice(True, "the environment computes in the trainer's process")
     elif seen.pictures:

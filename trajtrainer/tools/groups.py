@@ -109,7 +109,7 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
     if missing or not runs:
         raise RunFolderError("\n".join([*missing, *problems]))
     for problem in problems:
-        logger.warning("%s The run is left out.", problem)
+        logger.warning("%s Skipping this run.", problem)
     return list(runs.values())
 
 
@@ -133,7 +133,7 @@ def _load(path: Path) -> ReportedRun:
         timers=saved.timers,
     )
     for problem in saved.problems:
-        logger.warning("%s The report leaves it out.", problem)
+        logger.warning("%s The report does not contain it.", problem)
     return run
 
 

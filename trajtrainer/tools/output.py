@@ -13,8 +13,8 @@ def check_target(output: Path, *, overwrite: bool) -> None:
     """
     if output.is_dir() or not output.parent.is_dir():
         found = "is a folder" if output.is_dir() else f"is in the folder {output.parent}, which does not exist"
-        raise SettingsError(f"{output} {found}. Expected a file in a folder that exists, with -o FILE.")
+        raise SettingsError(f"{output} {found}. Specify a file in an existing folder with -o FILE.")
     if output.exists() and not overwrite:
         raise SettingsError(
-            f"{output} exists already. Choose another name with -o FILE, or replace it with --overwrite."
+            f"{output} already exists. Choose another name with -o FILE, or replace it with --overwrite."
         )

@@ -300,4 +300,4 @@ def test_parameters_without_channels_are_dropped_with_one_warning(caplog: pytest
         adapter.reset({"size": ConstantSettings(value=2.5)})
         adapter.set_parameters({"size": ConstantSettings(value=3.5)})
     (record,) = caplog.records
-    assert "Scripted takes no environment parameters (not sent: size" in record.getMessage()
+    assert "Scripted does not accept environment parameters (not sent: size" in record.getMessage()

@@ -175,7 +175,7 @@ def test_what_looks_like_a_mask_and_is_not_used_is_said_once_at_the_start(
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == (told is not None)
     if told is not None:
-        assert messages[0].startswith("Env: not used as an action mask: ")
+        assert messages[0].startswith("Env: the following cannot be used as an action mask: ")
         assert re.search(told, messages[0])
 
 
@@ -197,7 +197,7 @@ def test_similar_methods_of_an_environment_are_said_once_for_all_copies(
     envs = [kind(), kind()]
     assert not np.concatenate(forbidden(GymnasiumEnvironment(envs, seed=1), 3)).any()
     (message,) = [record.getMessage() for record in caplog.records]
-    assert f"not used as an action mask: {told}. A mask has 3 numbers" in message
+    assert f"the following cannot be used as an action mask: {told}. A mask has 3 numbers" in message
 
 
 class ArenaOfMasks(Arena):

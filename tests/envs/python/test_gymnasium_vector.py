@@ -251,7 +251,7 @@ def test_where_they_come_from(path: str, copies: int, there: int) -> None:
 
 
 def test_another_number_of_copies_is_a_mistake() -> None:
-    with pytest.raises(SettingsError, match="vectorized environment of 2 copies, but --num-envs is 3"):
+    with pytest.raises(SettingsError, match="vectorized environment with 2 copies, but --num-envs is 3"):
         make("python:tests.envs.python.test_gymnasium_vector:vector", num_envs=3)
 
 
@@ -299,7 +299,7 @@ def put(place: int, value: Any) -> Callable[[list[Any]], object]:
         (AutoresetMode.NEXT_STEP, put(2, [None, None]), "True or False for terminations"),
         (AutoresetMode.NEXT_STEP, put(4, None), "a dict for the infos"),
         (AutoresetMode.NEXT_STEP, put(4, {"final_obs": 3}), "only in the mode SAME_STEP. Its mode is NEXT_STEP"),
-        (AutoresetMode.SAME_STEP, put(4, {}), "no final observation for each of the copies [0]"),
+        (AutoresetMode.SAME_STEP, put(4, {}), "did not return a final observation for the copies [0]"),
         (AutoresetMode.DISABLED, put(1, [np.nan, 1]), "sent nan as a reward"),
     ],
 )
@@ -315,7 +315,7 @@ def test_what_cannot_be() -> None:
     env.metadata = {"autoreset_mode": "sometimes"}
     with pytest.raises(UnsupportedError, match=r"'sometimes'\. Expected one of"):
         VectorEnvironment(env, seed=7)
-    with pytest.raises(UnsupportedError, match=r"takes no environment_parameters \(gravity\)"):
+    with pytest.raises(UnsupportedError, match=r"does not accept environment_parameters \(gravity\)"):
         VectorEnvironment(CountingVector(), seed=7).reset({"gravity": ConstantSettings(value=3)})
     del env.single_action_space
     with pytest.raises(UnsupportedError, match="has no single_action_space"):

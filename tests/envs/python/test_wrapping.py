@@ -76,7 +76,7 @@ def test_environments_of_pettingzoo_have_wrappers_of_their_own(path: str) -> Non
     assert rewards().any()
     np.testing.assert_array_equal(rewards(f"{OURS}:Double"), 2 * rewards())
     with pytest.raises(
-        SettingsError, match=r"Plus is not a wrapper of such environments\. Expected a wrapper of petting"
+        SettingsError, match=r"Plus is not a wrapper for this kind of environment\. Expected a wrapper for petting"
     ):
         rewards(f"{OURS}:Plus")
 
@@ -86,9 +86,15 @@ def test_environments_of_pettingzoo_have_wrappers_of_their_own(path: str) -> Non
     [
         ("no.such.package:Wrapper", "--wrapper no.such.package:Wrapper: there is no Python module no.such.package"),
         (f"{OURS}:Wrong", f"--wrapper {OURS}:Wrong: the module {OURS} has no function or class 'Wrong'"),
-        ("collections:Counter", "collections:Counter is not a wrapper of such environments. Expected a wrapper of gym"),
-        ("gymnasium.wrappers.vector:ClipReward", "vector:ClipReward is not a wrapper of such environments"),
-        (f"{OURS}:forgetful", f"{OURS}:forgetful is not a wrapper: it returned a str. Expected a wrapper of gymnasium"),
+        (
+            "collections:Counter",
+            "collections:Counter is not a wrapper for this kind of environment. Expected a wrapper for gym",
+        ),
+        ("gymnasium.wrappers.vector:ClipReward", "vector:ClipReward is not a wrapper for this kind of environment"),
+        (
+            f"{OURS}:forgetful",
+            f"{OURS}:forgetful is not a wrapper: it returned a str. Expected a wrapper for gymnasium",
+        ),
         (f"{OURS}:Times size=3", "cannot be called with the arguments {'size': 3}: got an unexpected keyword"),
         (f"{OURS}:Times longest=3", "cannot wrap <OrderEnforcing<CountingEnv<Counting-v3>>>: ValueError: the name is"),
         (f"{OURS}:Times factor=[1", r"Times 'factor=[1': the value is not valid YAML"),
@@ -104,7 +110,7 @@ def test_what_is_said_of_wrappers_that_are_none(wrapper: str, told: str, monkeyp
 
 
 def test_what_has_no_wrappers_is_told_by_name() -> None:
-    with pytest.raises(SettingsError, match=r"made a tests.*Scripted, which cannot be wrapped: --wrapper is for"):
+    with pytest.raises(SettingsError, match=r"created a tests.*Scripted, which cannot be wrapped: --wrapper is for"):
         make("python:tests.envs.test_select:base_env", f"{OURS}:Plus")
 
 

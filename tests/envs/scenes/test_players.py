@@ -69,7 +69,7 @@ def test_episodes_follow_one_another_without_resets() -> None:
 
 def test_several_agents_need_a_vector() -> None:
     with pytest.raises(
-        UnsupportedError, match=r"12 agents of '3DBall', and UnityEnv supports one. Use .*UnityVectorEnv"
+        UnsupportedError, match=r"12 agents of '3DBall', but UnityEnv supports only one. Use .*UnityVectorEnv"
     ):
         UnityEnv("sim:3DBall")
 
@@ -141,7 +141,7 @@ def test_environment_parameters_arrive(caplog: pytest.LogCaptureFixture) -> None
         envs.reset(seed=1, options={"parameters": {"gravity": gravity}})
         ends.append(any(envs.step(np.ones((2, 2), np.float32))[2].any() for _ in range(40)))
     assert ends == [False, True]
-    assert caplog.text.count("A player takes its seed when it starts") == 1
+    assert caplog.text.count("A player is seeded when it starts") == 1
     envs.close()
 
 

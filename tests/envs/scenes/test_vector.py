@@ -124,7 +124,7 @@ def test_who_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixture) -> No
 
 def test_more_agents_than_sub_environments() -> None:
     envs = UnityVectorEnv(World(0, agents=4), num_envs=3)
-    with pytest.raises(UnsupportedError, match=r"4 agents play at the same time.*Give num_envs=N"):
+    with pytest.raises(UnsupportedError, match=r"4 agents play at the same time.*Set num_envs to the maximum"):
         envs.reset()
 
 
@@ -168,11 +168,13 @@ def test_several_behaviors_need_a_choice(caplog: pytest.LogCaptureFixture) -> No
 
     with pytest.raises(SettingsError, match=r"the behaviors Goalie, Striker\. Choose one: behavior='NAME'"):
         UnityVectorEnv(strikers())
-    with pytest.raises(SettingsError, match=r"no behavior 'Keeper' in the scene\. There are: Striker\?team=0, Goalie"):
+    with pytest.raises(
+        SettingsError, match=r"no behavior 'Keeper' in the scene\. The behaviors are: Striker\?team=0, Goalie"
+    ):
         UnityVectorEnv(strikers(), behavior="Keeper")
     world = strikers()
     envs = UnityVectorEnv(world, behavior="Striker")
-    assert "Only 'Striker' is played. Agents of Goalie?team=1 do nothing." in caplog.text
+    assert "Only the behavior 'Striker' is controlled. Agents of Goalie?team=1 do nothing." in caplog.text
     envs.reset()
     for _ in range(STEPS):
         envs.step(np.ones((3, 1), np.float32))
@@ -211,7 +213,7 @@ def test_closing() -> None:
 )
 def test_an_argument_that_does_not_exist_is_named(argument: str, told: str) -> None:
     arguments: dict[str, Any] = {argument: True}
-    with pytest.raises(SettingsError, match=f"A Unity scene has no argument '{argument}'") as raised:
+    with pytest.raises(SettingsError, match=f"A Unity scene does not accept the argument '{argument}'") as raised:
         UnityVectorEnv("sim:Basic", **arguments)
     assert told.strip("'") in str(raised.value)
     assert "PlayerSession" not in str(raised.value)

@@ -177,5 +177,5 @@ def test_the_same_over_the_wire(size: int) -> None:
 
 
 def test_teams_larger_than_the_ring_are_refused() -> None:
-    with pytest.raises(ValueError, match="--agents of Duel must be at most 5 per team, found 6"):
+    with pytest.raises(ValueError, match="--agents must be at most 5 per team in Duel, found 6"):
         make_game("Duel", agents=6)

@@ -176,5 +176,5 @@ def test_the_same_over_the_wire() -> None:
 
 
 def test_groups_that_cannot_play_are_refused() -> None:
-    with pytest.raises(ValueError, match="--agents of DungeonEscape must be 2 to 5, found 6"):
+    with pytest.raises(ValueError, match="--agents must be 2 to 5 in DungeonEscape, found 6"):
         make_game("DungeonEscape", agents=6)

@@ -118,7 +118,7 @@ def test_the_picture_has_the_size_of_the_camera_and_the_grid_in_its_middle() -> 
     picture = large.reset().observations[1]
     np.testing.assert_array_equal(picture[:, :, 2:62, 12:72], small.reset().observations[1])
     assert not picture[:, :, :2].any()
-    with pytest.raises(ValueError, match="--camera takes height,width"):
+    with pytest.raises(ValueError, match="--camera must be height,width"):
         make("GridWorld", camera=(4, 20))
     with pytest.raises(ValueError, match="--grid must be at least 2"):
         make("GridWorld", grid=1)

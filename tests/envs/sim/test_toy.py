@@ -72,5 +72,5 @@ def test_random_actions_score_little() -> None:
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Toy needs a sensor"):
         make("Toy", **options)
-    with pytest.raises(ValueError, match="--picture-shape takes"):
+    with pytest.raises(ValueError, match="--picture-shape must be"):
         make("Toy", picture_shape=(3, 4))

@@ -86,5 +86,5 @@ def test_scores_are_those_of_3dball_and_options_are_checked() -> None:
         "FrontCamera",
         "SideCamera",
     ]
-    with pytest.raises(ValueError, match="1 or 2 --cameras"):
+    with pytest.raises(ValueError, match="--cameras 1 or 2"):
         make("VisualBall", cameras=3)

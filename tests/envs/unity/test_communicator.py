@@ -296,7 +296,7 @@ def test_a_call_that_is_taken_back_at_once(is_closing: bool) -> None:
         player.socket.sendall(player.call(3, b"next message") + reset)
         if not is_closing:
             assert communicator.receive(LIMIT_S) == b"next message"
-            with pytest.raises(PlayerQuitError, match="while it waited"):
+            with pytest.raises(PlayerQuitError, match="while it was waiting"):
                 communicator.answer(b"answer")
         player.socket.sendall(player.call(5, b"last message"))
         if not is_closing:

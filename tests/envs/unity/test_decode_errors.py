@@ -83,7 +83,7 @@ def test_another_shape() -> None:
 
 
 def test_another_number_of_sensors() -> None:
-    assert "agent 1: it has 1 observations, but the first has 2" in refused(
+    assert "agent 1: it has 1 observations, but the first agent has 2" in refused(
         [AGENTS[0], replace(AGENTS[1], observations=((1.0, 2.0),))]
     )
 

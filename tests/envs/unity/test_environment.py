@@ -217,7 +217,7 @@ def test_wrong_actions() -> None:
             env.set_actions(BEHAVIOR, zeros(3))
         with pytest.raises(UnityActionException, match="'Nobody'"):
             env.set_actions("Nobody", zeros(2))
-        with pytest.raises(UnityActionException, match="Known: 'Walker"):
+        with pytest.raises(UnityActionException, match="The behaviors are: 'Walker"):
             env.get_steps("Nobody")
 
 

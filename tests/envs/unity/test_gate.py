@@ -59,7 +59,9 @@ def test_an_end_and_the_next_decision_of_an_agent_are_fine() -> None:
     ],
 )
 def test_a_number_that_is_not_finite_is_named_with_its_place(changed: dict[str, Any], found: str) -> None:
-    with pytest.raises(NotFiniteError, match=f"The game sent {found}\\. Training cannot use that. .* in its rewards"):
+    with pytest.raises(
+        NotFiniteError, match=f"The game sent {found}\\. Training cannot use this value. .* in its rewards"
+    ):
         gate().check("Pilot", SPEC, replace(BATCH, **changed))
 
 

@@ -81,14 +81,14 @@ def test_an_end_is_noticed_with_its_return_code() -> None:
     with started(*python("raise SystemExit(7)")) as (process, ended):
         assert ended.wait(LIMIT_S)
         assert process.has_ended
-        assert process.describe_end() == "ended with the return code 7"
+        assert process.describe_end() == "exited with return code 7"
 
 
 @posix
 def test_a_signal_is_named() -> None:
     with started(*python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")) as (process, ended):
         assert ended.wait(LIMIT_S)
-        assert process.describe_end() == "was ended by the signal SIGSEGV"
+        assert process.describe_end() == "was killed by the signal SIGSEGV"
 
 
 class Pipe:
@@ -128,7 +128,7 @@ def test_stop_asks_then_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         pipe.wait_until_opened()
         process.stop(0.0)
         assert ended.wait(LIMIT_S)
-        assert process.describe_end() == "was ended by the signal SIGKILL"
+        assert process.describe_end() == "was killed by the signal SIGKILL"
         pipe.wait_until_closed()
 
 
@@ -137,14 +137,14 @@ def test_stop_of_a_player_that_obeys() -> None:
     with started(*python("import time; time.sleep(600)")) as (process, ended):
         process.stop(0.0)
         assert ended.is_set()
-        assert process.describe_end() == "was ended by the signal SIGTERM"
+        assert process.describe_end() == "was killed by the signal SIGTERM"
         process.stop(0.0)
 
 
 def test_stop_lets_a_player_end_by_itself() -> None:
     with started(*python("pass")) as (process, _):
         process.stop(LIMIT_S)
-        assert process.describe_end() == "ended with the return code 0"
+        assert process.describe_end() == "exited with return code 0"
 
 
 @posix
@@ -199,7 +199,7 @@ def test_the_tail_of_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "not known where it writes its log"),
+        ([], "location of its log is unknown"),
         (["-logFile", "/nowhere/at/all.log"], "cannot be read"),
         (["-logFile", os.devnull], "is empty"),
     ],

@@ -77,7 +77,7 @@ def test_channels(data: bytes, mapping: list[int], channels: int, expected: NDAr
         (png(FIRST) + b"\x00", [], (3, HEIGHT, WIDTH), "no PNG file at byte"),
         (png(FIRST), [], (3, WIDTH, HEIGHT), "5 rows by 7 columns, expected 7 by 5"),
         (png(FIRST), [], (4, HEIGHT, WIDTH), "3 channels, expected at least 4"),
-        (png(FIRST), [0, 1], (2, HEIGHT, WIDTH), "3 channels, their mapping .* has 2"),
+        (png(FIRST), [0, 1], (2, HEIGHT, WIDTH), "3 channels, but their mapping .* has 2"),
         (png(FIRST), [0, 1, 3], (3, HEIGHT, WIDTH), "channel mapping"),
         (png(FIRST), [0, 1, 2], (2, HEIGHT, WIDTH), "channel mapping"),
         (png(FIRST), [-1, -1, -1], (1, HEIGHT, WIDTH), "channel mapping"),
@@ -136,7 +136,7 @@ def test_a_sensor_that_came_raw_takes_png_later() -> None:
 
 
 def test_a_sensor_that_came_as_png_does_not_become_raw() -> None:
-    with pytest.raises(InvalidDataError, match=r"agent 4: sensor 'Eye' .*used to come as PNG"):
+    with pytest.raises(InvalidDataError, match=r"agent 4: sensor 'Eye' .*was sent as PNG before"):
         decoded([agent(png(FIRST), [])], [raw_agent(FIRST, agent_id=4)])
 
 

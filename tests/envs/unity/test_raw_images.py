@@ -142,7 +142,7 @@ def test_first_message_shows_the_order(
     assert found[0].new_specs[BEHAVIOR].observation_specs[0].shape == SHAPE
     assert player.commands == [RESET] + [STEP] * (len(recording.steps) - 1)
     told = [record.message for record in caplog.records if "raw images" in record.message]
-    assert told == [f"The player's raw images are read as {order.value}, which the first 4 show."]
+    assert told == [f"The player's raw images are read as {order.value}, based on the first 4."]
 
 
 def test_images_that_show_nothing_yet_are_held_back(recording: recordings.Recording) -> None:
@@ -192,7 +192,7 @@ def test_the_images_go_before_what_was_presumed(
     check_images(found, recording)
     (told,) = [record for record in caplog.records if "raw images" in record.message]
     assert told.levelno == logging.WARNING
-    assert "are read as chw, which the first 4 show, although they were hwc when the model was trained" in told.message
+    assert "are read as chw, based on the first 4, although they were hwc when the model was trained" in told.message
 
 
 @pytest.mark.parametrize("order", ["hwc", "chw"])

@@ -211,7 +211,7 @@ def test_a_reset_amid_a_run() -> None:
 
 def test_turns_are_kept() -> None:
     with playing() as player:
-        with pytest.raises(RuntimeError, match="player waits for an answer"):
+        with pytest.raises(RuntimeError, match="player is waiting for an answer"):
             player.session.poll(0.0)
         player.session.start_reset()
         with pytest.raises(RuntimeError, match="Receive its message first"):
@@ -305,7 +305,7 @@ def test_a_player_that_never_connects(idle: str) -> None:
     with pytest.raises(PlayerTimeoutError) as caught:
         PlayerSession(idle, base_port=0, timeout_wait=0.05)
     for part in (
-        "never connected within 0.05 s",
+        "did not connect within 0.05 s",
         "Decision Requester",
         "Behavior Type is Default",
         "--no-graphics",
@@ -342,7 +342,7 @@ def test_a_player_that_says_something_else_then(second: bytes, fault: type[Excep
 
 @posix
 @pytest.mark.parametrize(
-    ("ending", "text"), [("exit 3", "the return code 3"), ("kill -ABRT $$", "SIGABRT"), ("exit 0", "the return code 0")]
+    ("ending", "text"), [("exit 3", "return code 3"), ("kill -ABRT $$", "SIGABRT"), ("exit 0", "return code 0")]
 )
 def test_a_player_that_dies_at_its_start(tmp_path: Path, ending: str, text: str) -> None:
     """Noticed at once, however long the timeout; the log tells why."""
@@ -440,7 +440,7 @@ def test_close_ends_a_player_that_does_not_end_by_itself(idle: str) -> None:
         assert process is not None
         player.session.close()
         assert process.has_ended
-        assert process.describe_end() == "was ended by the signal SIGTERM"
+        assert process.describe_end() == "was killed by the signal SIGTERM"
 
 
 @posix

@@ -47,14 +47,14 @@ def test_a_kill_needs_nothing_from_the_child(pipe: HeldPipe, way: str) -> None:
     for child in children:
         child.kill()
     pipe.wait_for_end()
-    assert [child.bury() for child in children] == ["was ended by the signal SIGKILL"] * 2
+    assert [child.bury() for child in children] == ["was killed by the signal SIGKILL"] * 2
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_burial_ends_what_a_child_has_started(pipe: HeldPipe, way: str) -> None:
     child = start(pipe.path, way)
     pipe.wait_for(1)
-    assert child.bury(0.0) == "was ended by the signal SIGKILL"
+    assert child.bury(0.0) == "was killed by the signal SIGKILL"
     pipe.wait_for_end()
 
 

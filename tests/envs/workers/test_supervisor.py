@@ -126,23 +126,23 @@ def test_beyond_the_quota_everything_ends_or_the_others_go_on(
     fault = EnvironmentFaultError("It fell.")
     with pytest.raises(EnvironmentFaultError) as raised:
         at_work(2, settings).supervisor.failed(1, fault, own_reason)
-    assert str(raised.value) == f"Member 1 failed and is not restarted, because {reason}. It fell."
+    assert str(raised.value) == f"Member 1 failed and will not be restarted, because {reason}. It fell."
     rig = at_work(2, settings, spares_others=True)
     assert not rig.supervisor.failed(1, fault, own_reason)
-    assert f"Member 1 failed and is left out, because {reason}; 1 remaining. It fell." in caplog.text
+    assert f"Member 1 failed and will not be restarted, because {reason}; 1 remaining. It fell." in caplog.text
     assert rig.phases == [Phase.WORKING, Phase.OUT]
-    with pytest.raises(EnvironmentFaultError, match="Member 0 failed and is not restarted"):
+    with pytest.raises(EnvironmentFaultError, match="Member 0 failed and will not be restarted"):
         rig.supervisor.failed(0, fault, own_reason)
 
 
 def test_one_that_is_left_out_is_not_started_again(caplog: pytest.LogCaptureFixture) -> None:
     rig = at_work()
     rig.supervisor.leave_out(0, "it is another scene.")
-    assert "Member 0 is left out: it is another scene." in caplog.text
+    assert "Member 0 is excluded from the run: it is another scene." in caplog.text
     rig.now_s += 1e6
     rig.supervisor.start_due()
     assert rig.take() == []
-    with pytest.raises(UnsupportedError, match="Member 1 is left out: so is this"):
+    with pytest.raises(UnsupportedError, match="Member 1 is excluded from the run: so is this"):
         rig.supervisor.leave_out(1, "so is this.")
 
 

@@ -88,5 +88,5 @@ def test_what_a_player_leaves_behind_may_finish(tmp_path: Path) -> None:
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {handler!r}]); sys.exit(3)"
     player = PlayerProcess([sys.executable, "-c", program], show_output=False, on_exit=lambda: None)
     assert player.wait(LIMIT_S)
-    assert player.describe_end() == "ended with the return code 3"
+    assert player.describe_end() == "exited with return code 3"
     until(report.exists)

@@ -69,5 +69,5 @@ def test_the_others_are_read(tmp_path: Path, png: bool, by_unity: bool) -> None:
 def test_each_step_has_as_many_observations(tmp_path: Path) -> None:
     path = tmp_path / "empty.demo"
     record(path, png=True, by_unity=True, spoilt=5)
-    with pytest.raises(DemonstrationError, match=r"step 6: it has 2 observations, but the first has 3"):
+    with pytest.raises(DemonstrationError, match=r"step 6: it has 2 observations, but the first agent has 3"):
         load_demonstrations([path])

@@ -144,7 +144,7 @@ def test_episodes_are_filmed() -> None:
     ("path", "arguments", "told"),
     [
         ("envpool:Pong", (), "has no environment with this id; did you mean Pong-v5?"),
-        ("envpool:CartPole-v1", ("color=3",), "unexpected keyword argument 'color'. It takes: num_threads,"),
+        ("envpool:CartPole-v1", ("color=3",), "unexpected keyword argument 'color'. It accepts: num_threads,"),
         ("envpool:CartPole-v1", ("seed=3",), "--env-args seed=3: this is set by --num-envs and --seed"),
         ("envpool:CartPole-v1", ("smallest_picture=large",), "smallest_picture='large': expected a whole number"),
     ],
@@ -156,5 +156,5 @@ def test_what_cannot_be(path: str, arguments: tuple[str, ...], told: str) -> Non
 
 
 def test_there_are_no_parameters_for_an_episode() -> None:
-    with pytest.raises(UnsupportedError, match=r"takes no environment_parameters \(gravity\)"):
+    with pytest.raises(UnsupportedError, match=r"does not accept environment_parameters \(gravity\)"):
         make("envpool:CartPole-v1").reset({"gravity": ConstantSettings(value=3)})

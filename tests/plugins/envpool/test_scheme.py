@@ -26,7 +26,7 @@ def test_wrappers_are_refused_with_what_to_use_instead() -> None:
     with pytest.raises(ConfigurationError) as error:
         parse_command_line(["--env=envpool:Pong-v5", "--wrapper", "a:B"])
     assert "--wrapper" in str(error.value)
-    assert "has options for what wrappers do (env_args: [stack_num=4])" in str(error.value)
+    assert "has options instead of wrappers (env_args: [stack_num=4])" in str(error.value)
 
 
 def test_the_shipped_configurations_name_what_envpool_has() -> None:

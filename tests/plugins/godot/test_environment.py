@@ -199,7 +199,7 @@ def test_what_is_assumed_about_ends_is_said_once(caplog: pytest.LogCaptureFixtur
         assert "end of the task" not in caplog.text
         player.step()
         player.step()
-    assert caplog.text.count("treated as an end of the task") == 1
+    assert caplog.text.count("treated as the end of the task") == 1
 
 
 def test_it_is_not_said_again_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +211,7 @@ def test_it_is_not_said_again_after_a_restart(caplog: pytest.LogCaptureFixture) 
             event = player.reset()
             for _ in range(40):
                 event = player.step(shared_policy=straight(event))
-    assert caplog.text.count("treated as an end of the task") == 1
+    assert caplog.text.count("treated as the end of the task") == 1
 
 
 def test_a_simulation_tells_of_its_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -261,18 +261,18 @@ def test_pictures_need_a_window(
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
-        ("crash@3:7", PlayerDiedError, "The game ended with the return code 7"),
-        ("crash@3:SIGKILL", PlayerDiedError, "was ended by the signal SIGKILL"),
-        ("crash-in-reset@1", PlayerDiedError, "The game ended with the return code 1"),
+        ("crash@3:7", PlayerDiedError, "The game exited with return code 7"),
+        ("crash@3:SIGKILL", PlayerDiedError, "was killed by the signal SIGKILL"),
+        ("crash-in-reset@1", PlayerDiedError, "The game exited with return code 1"),
         ("hang@3", PlayerTimeoutError, "stopped answering within 2 s"),
         ("rubbish@3", InvalidDataError, "not JSON"),
-        ("rubbish@0", PlayerDiedError, "return code 0. A connection from .* was turned away: it is not a game"),
+        ("rubbish@0", PlayerDiedError, "return code 0. A connection from .* was rejected: it is not a game"),
         ("nan-observation@3", InvalidDataError, "nan as an observation: .*sensor 'obs' .*element 0"),
         ("infinite-observation@3:2", InvalidDataError, "inf as an observation: .*element 0"),
         ("nan-reward@3", InvalidDataError, "nan as a reward"),
         ("wrong-size@3:1", InvalidDataError, "not 4 numbers"),
-        ("never-connect", PlayerTimeoutError, "never connected within 2 s. .*Sync node"),
-        ("quit@3", PlayerDiedError, "ended with the return code 0"),
+        ("never-connect", PlayerTimeoutError, "did not connect within 2 s. .*Sync node"),
+        ("quit@3", PlayerDiedError, "exited with return code 0"),
     ],
 )
 def test_games_that_misbehave(kind: str, error: type[Exception], message: str) -> None:
@@ -324,7 +324,7 @@ def test_a_game_that_leaves() -> None:
 
 def test_nobody_presses_play() -> None:
     port = free_port()
-    with pytest.raises(PlayerTimeoutError, match="never connected within 1 s"):
+    with pytest.raises(PlayerTimeoutError, match="did not connect within 1 s"):
         GodotGame(EnvironmentSettings(env_path="godot", base_port=port, timeout_wait=1), EngineSettings())
     assert not is_taken(port)
 
@@ -361,7 +361,7 @@ def test_strangers_are_turned_away(caplog: pytest.LogCaptureFixture) -> None:
     environment = GodotGame(settings, EngineSettings())
     try:
         assert Player(environment).reset().is_reset
-        assert caplog.text.count("was turned away") == 3
+        assert caplog.text.count("was rejected") == 3
     finally:
         environment.close()
         for stranger in strangers:

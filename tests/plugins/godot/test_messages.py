@@ -191,7 +191,7 @@ def test_the_last_observation_may_be_a_picture() -> None:
         ({"observation_space": {"obs": {"size": 3, "space": "box"}}}, "Expected its size"),
         ({"observation_space": {"obs": {"size": [-1], "space": "box"}}}, "-1 as the size"),
         ({"observation_space": {"obs": {"size": [1 << 30], "space": "box"}}}, "whole number up to"),
-        ({"observation_space": {"obs": {"size": [1 << 20, 1 << 20], "space": "box"}}}, "too large"),
+        ({"observation_space": {"obs": {"size": [1 << 20, 1 << 20], "space": "box"}}}, "too many"),
         ({"observation_space": {"obs": {"size": [4], "space": "discrete"}}}, "Only box is supported"),
         ({"observation_space": {"obs_2d": {"size": [36, 36, 36], "space": "box"}}}, "is a picture"),
         ({"observation_space": {"obs_2d": {"size": [4], "space": "box"}}}, "is a picture"),

@@ -101,7 +101,7 @@ def test_policies_of_sac(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("", "Give their order"),
+        ("", "Pass their order"),
         ("continuous:2", "has 2 continuous numbers and 0 discrete actions, but the policy has 3 and 1"),
         ("continuous:2,discrete,discrete", "but the policy has 3 and 1"),
         ("continous:3,discrete", "'continous:3'; expected"),
@@ -119,7 +119,7 @@ def test_orders_that_do_not_fit(order: str, message: str, tmp_path: Path) -> Non
 def test_what_the_plugin_cannot_run(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"this policy sees camera_2d\. .*--to godot"):
         exported(tmp_path / "a.onnx", behavior([vector(2, "obs"), camera(3, 20, 20, "camera_2d")], 2))
-    with pytest.raises(ExportError, match=r"keeps no memory for a model.*--to godot"):
+    with pytest.raises(ExportError, match=r"does not keep a model's memory.*--to godot"):
         exported(tmp_path / "a.onnx", behavior([vector(2, "obs")], 2), memory=8)
 
 

@@ -49,7 +49,7 @@ def test_choices_before_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        (None, "does not say what the 2 numbers of each action are. Give --actions"),
+        (None, "does not say what the 2 numbers of each action mean. Pass --actions"),
         ("continuous:3", "is for 3 numbers, but each action in .* has 2"),
         ("continuous", "has 'continuous'. Expected a kind and a number"),
         ("discrete:0,continuous:1", "has 'discrete:0'"),

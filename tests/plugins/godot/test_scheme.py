@@ -32,11 +32,11 @@ def test_games_of_godot(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_games_of_godot_that_there_are_not(tmp_path: Path) -> None:
     (tmp_path / "project.godot").touch()
     for path, message in (
-        ("godot:", "names no game"),
+        ("godot:", "does not name the game"),
         ("godot:sim:Chas", "Did you mean 'Chase'"),
         (f"godot:{tmp_path}/none", "exported for this system"),
         (f"godot:{tmp_path}", "is a project. Export it"),
-        (f"godot:{tmp_path.parent}", "is a folder. Give the exported file"),
+        (f"godot:{tmp_path.parent}", "is a folder. Pass the path of the exported file"),
     ):
         with pytest.raises(TrajtrainerError, match=message):
             select.check(path)

@@ -172,7 +172,9 @@ def test_sensors_stay_in_the_order_of_the_agents() -> None:
     seen = as_seen(packed, made.actor)
     assert [column.shape[1] for column in (*seen.obs, *seen.bootstrap.obs)] == [2, 4, 2, 4]
     assert with_sensors(spec, (0, 2)).observation_specs == made.actor.spec.observation_specs
-    with pytest.raises(SettingsError, match=r"no sensor is called 'd', 'e'. There are 'a' \(2,\), 'b' \(3,\), 'c'"):
+    with pytest.raises(
+        SettingsError, match=r"no sensor is called 'd', 'e'. The sensors are 'a' \(2,\), 'b' \(3,\), 'c'"
+    ):
         learner("bc", spec, packed, hyper={"student_sensors": ["e", "d", "a"]})
 
 

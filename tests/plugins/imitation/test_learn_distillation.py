@@ -206,9 +206,9 @@ def test_what_is_wrong_with_teachers_of_recordings_is_told_at_once(
 
     told = [line.strip().removeprefix("error: ") for line in capsys.readouterr().err.splitlines()]
     expected = [
-        "behaviors.A.hyperparameters.student_sensors: no sensor is called 'lump', 'near'. There are 'far' (3,), 'lamp'",
+        "behaviors.A.hyperparameters.student_sensors: no sensor is called 'lump', 'near'. The sensors are 'far' (3,),",
         "behaviors.B.hyperparameters.teacher: ",
-        f"behaviors.C.hyperparameters.teacher: {onnx} gives its actions, but not their probabilities.",
+        f"behaviors.C.hyperparameters.teacher: {onnx} provides its actions, but not their probabilities.",
         "behaviors.D.hyperparameters.student_sensors: no sensor is called 'near'.",
         "behaviors.D.hyperparameters.teacher: ",
     ]
@@ -235,7 +235,7 @@ def test_an_expert_of_other_agents_is_told(results: Path) -> None:
         learn(results, given, Lamp, run_id="lamp", force=True)
     first, second = str(caught.value).splitlines()
     assert "student_sensors: no sensor is called 'lump'" in first
-    assert "is a policy for other agents: it sees the sensors 'far' (3,), 'lamp' (2,), not" in second
+    assert "is a policy for different agents: it sees the sensors 'far' (3,), 'lamp' (2,), not" in second
 
 
 def test_other_rewards_see_all_sensors(results: Path) -> None:

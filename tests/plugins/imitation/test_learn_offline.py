@@ -229,7 +229,7 @@ def test_an_online_run_starts_from_it(tmp_path: Path, kind: str, source: str, ca
     with caplog.at_level(logging.INFO):
         result = learn(tmp_path, settings(Lamp=online), Lamp, run_id="second", initialize_from="first")
     assert (result.behaviors["Lamp"].mean_reward or 0) > 7.5
-    assert f"has trainer_type {source}: only its policy is loaded, the rest starts from scratch" in caplog.text
+    assert f"has trainer_type {source}: only its policy is loaded, and the rest starts from scratch" in caplog.text
     assert "does not fully match" not in caplog.text
 
 
@@ -345,5 +345,5 @@ def test_what_is_learned_from_recordings_is_evaluated_in_an_environment(tmp_path
     assert status["evaluation"]["mean"] > 6
     assert status["best"]["by"] == "evaluation"
     assert (result.run_folder / "Lamp" / "best.onnx").is_file()
-    with pytest.raises(SettingsError, match=r"no environment to evaluate in.* Give one with environment"):
+    with pytest.raises(SettingsError, match=r"no environment to evaluate in.* Specify one with environment"):
         learn(tmp_path, given, run_id="nowhere")

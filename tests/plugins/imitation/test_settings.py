@@ -27,7 +27,7 @@ from trajtrainer.settings.yaml.convert import dump, load
         ),
         (
             behavior("trainer_type: iql\ndataset: [a.demo]\nhyperparameters: {steps_per_update: auto}"),
-            "a.yaml:6: behaviors.A.hyperparameters.steps_per_update: is for trainer_type "
+            "a.yaml:6: behaviors.A.hyperparameters.steps_per_update: is only for trainer_type "
             f"{with_option('steps_per_update')}",
         ),
         (

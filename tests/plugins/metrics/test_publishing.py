@@ -192,7 +192,7 @@ class TestFaults:
             assert main([*learn, f"--metrics-port={port}", f"--metrics-file={tmp_path / 'none' / 'a.prom'}"]) == 1
         told = capsys.readouterr().err
         assert f"monitoring.metrics_port: the metrics cannot be served at 127.0.0.1, port {port}" in told
-        assert "choose another --metrics-port (0 takes a free one)" in told
+        assert "choose another --metrics-port (0 picks a free one)" in told
         assert f"the folder {tmp_path / 'none'} does not exist" in told
         assert not (tmp_path / "results").exists()
 

@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_a_new_ray_of_its_own(
     expected = {
         RAYLET: r"after: Ray's daemon on this machine \(its raylet\) is gone\. All actors are lost with it\.",
         GCS: r"after: The head of Ray's cluster \(its GCS at .*\) is gone\. All actors are lost with it\.",
-        "the driver": r"after: The process that is connected to Ray was ended by the signal SIGKILL\. All actors",
+        "the driver": r"after: The process that is connected to Ray was killed by the signal SIGKILL\. All actors",
     }
     assert re.search(expected[lost], restart)
     others = [line for line in lines if line != restart]
@@ -175,7 +175,10 @@ def test_a_run_whose_cluster_is_gone_saves_and_says_how_to_go_on(tmp_path: Path,
     assert run.returncode == 1, output
     assert len(re.findall(r"its GCS at \S+\) does not answer", output)) == 1, output
     assert len(re.findall(r"Restarting actor . in .* after: The head of Ray's cluster", output)) == 1, output
-    assert "Ray is gone, and has not come back within 3 s (--timeout-wait). No Ray cluster answers at" in output
+    assert (
+        "The connection to Ray was lost and has not come back within 3 s (--timeout-wait). No Ray cluster answers at"
+        in output
+    )
     assert re.search(r"To continue: .*--resume", output)
     saved = steps_of(tmp_path)
     assert saved > 0

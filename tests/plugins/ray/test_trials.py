@@ -36,7 +36,7 @@ class Process:
         assert self._left == 0
         if self._configuration == LOST:
             raise RayError("the node died")
-        return "its process ended with the exit code 1"
+        return "its process exited with code 1"
 
 
 class Ray:
@@ -101,7 +101,7 @@ def test_a_trial_is_a_task_that_keeps_a_process(ray: Ray) -> None:
         assert trial.is_running()
         ray.ready.append(trial._task)
         assert not trial.is_running()
-        assert trial.end() == "its process ended with the exit code 1"
+        assert trial.end() == "its process exited with code 1"
     # One's own is for this machine alone.
     assert ray.options["address"] == "local"
     assert ray.options["include_dashboard"] is False

@@ -136,7 +136,7 @@ def test_the_end_waits_while_a_service_makes_progress(
     slow.close()
     assert len(pad.told) == 10
     assert slow.missing is None
-    assert re.search(r"Waiting for pad to save a summary; \d more summaries are left", caplog.text)
+    assert re.search(r"Waiting for pad to save a summary; \d summaries remain", caplog.text)
 
 
 def test_a_service_begins_with_the_run(tmp_path: Path) -> None:

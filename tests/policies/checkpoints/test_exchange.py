@@ -147,7 +147,7 @@ class Malicious:
 
 @pytest.mark.parametrize(
     ("how", "damage", "words"),
-    [("--resume", "code", "was refused"), ("--initialize-from=theirs", "half", "damaged or not a checkpoint")],
+    [("--resume", "code", "was rejected"), ("--initialize-from=theirs", "half", "damaged or not a checkpoint")],
 )
 def test_a_hostile_checkpoint_ends_the_run_and_runs_nothing(
     shared_data: Path, tmp_path: Path, how: str, damage: str, words: str

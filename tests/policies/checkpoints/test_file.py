@@ -63,7 +63,7 @@ def test_a_few_numbers_under_many_names_are_refused(tmp_path: Path) -> None:
     ]
     for policy in policies:
         path = saved(tmp_path / "checkpoint.pt", {"Policy": {"weights": policy}})
-        assert "it repeats a few numbers: 4," in refused(path)
+        assert "bytes in total, but the file has only 4," in refused(path)
 
 
 def test_a_description_that_unpacks_to_more_than_the_file_is_not_read(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_description_that_unpacks_to_more_than_the_file_is_not_read(tmp_path: 
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as target:
         for name in source.namelist():
             target.writestr(name, b"N" * 2**21 + b"." if name.endswith("data.pkl") else source.read(name))
-    assert "the description of its tensors has 2,097,153 bytes, the whole file" in refused(large)
+    assert "the description of its tensors has 2,097,153 bytes, but the whole file" in refused(large)
 
 
 def test_an_archive_of_very_many_members_is_refused(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_any_damage_is_a_clear_error_or_harmless(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ([1, 2], "it holds a list"),
-        (torch.zeros(2), "it holds a Tensor"),
+        ([1, 2], "it contains a list"),
+        (torch.zeros(2), "it contains a Tensor"),
         ({}, "found nothing"),
         ({"model": torch.zeros(1)}, "expected an entry 'Policy' with weights, found 'model'"),
         ({"Policy": torch.zeros(1)}, "expected an entry 'Policy' with weights, found 'Policy'"),
@@ -230,6 +230,8 @@ def test_an_infinite_variance_of_ml_agents_is_loaded_as_the_largest_number_and_n
     variance = torch.tensor([3.0, torch.inf])
     loaded = read_checkpoint(saved(tmp_path / "checkpoint.pt", {"Policy": {name: variance}}))
     assert loaded["Policy"][name].tolist() == [3.0, torch.finfo(torch.float32).max]
-    assert f"Policy/{name} holds NaN" in refused(saved(tmp_path / "nan.pt", {"Policy": {name: variance * torch.nan}}))
+    assert f"Policy/{name} contains NaN" in refused(
+        saved(tmp_path / "nan.pt", {"Policy": {name: variance * torch.nan}})
+    )
     mean = name.replace("variance", "mean")
-    assert f"Policy/{mean} holds NaN" in refused(saved(tmp_path / "mean.pt", {"Policy": {mean: variance}}))
+    assert f"Policy/{mean} contains NaN" in refused(saved(tmp_path / "mean.pt", {"Policy": {mean: variance}}))

@@ -51,7 +51,7 @@ def test_damaged_ones_count_as_none(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"color": "red", "text": "x"}, "Notes have no color; expected text, labels or archived."),
+        ({"color": "red", "text": "x"}, "Notes do not have color; expected text, labels or archived."),
         ({"text": 1}, "The text of a note can have up to 20,000 characters."),
         ({"text": "x" * 20_001}, "The text of a note can have up to 20,000 characters."),
         ({"labels": "good"}, "Labels must be a list of strings."),
@@ -200,7 +200,7 @@ class TestWhichRunTheyAreAbout:
         assert saved(tmp_path).notes == RunNotes("old", ("a",))
 
     def test_a_page_cannot_change_it(self) -> None:
-        with pytest.raises(ValueError, match="Notes have no about"):
+        with pytest.raises(ValueError, match="Notes do not have about"):
             RunNotes().changed({"about": ["log x"]})
 
     def test_a_run_that_was_deleted_gets_none(self, tmp_path: Path) -> None:

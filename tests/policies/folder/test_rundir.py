@@ -434,7 +434,7 @@ def test_half_written_files_are_removed_at_the_start(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO):
         folder(tmp_path, resume=True).create()
     assert files(tmp_path / "ppo") == ["Ball", "Ball/checkpoint.pt", "run_logs"]
-    assert "2 half-written files" in caplog.text
+    assert "2 incomplete files" in caplog.text
 
 
 def test_an_unwritable_folder_is_a_clear_error_at_once(tmp_path: Path) -> None:

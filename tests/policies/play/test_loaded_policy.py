@@ -194,7 +194,7 @@ def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     checkpoint, exported = files(random_actor(behavior([vector(7)], 3)), {}, tmp_path)
-    with pytest.raises(SettingsError, match=r"no run of this name.*or a run id .with results_dir"):
+    with pytest.raises(SettingsError, match=r"no run with this name.*or a run id .with results_dir"):
         load_policy("nowhere", results_dir=tmp_path)
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(exported.read_bytes()[:500])
@@ -229,7 +229,7 @@ def test_all_checkpoints_of_a_run_are_no_single_policy(tmp_path: Path) -> None:
     content = checkpoint_of(random_actor(behavior([vector(4)], 0, (3,))), network())
     for step in (10, 20):
         saved(tmp_path / "run" / "Ball" / f"Ball-{step}.pt", content)
-    with pytest.raises(SettingsError, match=r"run/\* matches 2 checkpoints\. Give one of them, or a run"):
+    with pytest.raises(SettingsError, match=r"run/\* matches 2 checkpoints\. Pass one of them, or a run"):
         load_policy("run/*", results_dir=tmp_path)
 
 

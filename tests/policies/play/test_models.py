@@ -106,9 +106,9 @@ def test_all_mistakes_are_told(tmp_path: Path) -> None:
 
     assert lines[0].startswith(f"There is no checkpoint in {tmp_path / 'untrained'}")
     assert lines[1].startswith(f"There is no checkpoint with a step in its name in {tmp_path / 'untrained'}")
-    assert lines[2].startswith(f"The checkpoint {tmp_path / 'notes.txt'} was refused")
-    assert lines[3].startswith(f"There is no file or folder missing, and no run of this name in {tmp_path}")
-    assert lines[4].startswith(f"There is no folder missing, and no run of this name in {tmp_path}")
+    assert lines[2].startswith(f"The checkpoint {tmp_path / 'notes.txt'} was rejected")
+    assert lines[3].startswith(f"There is no file or folder missing, and no run with this name in {tmp_path}")
+    assert lines[4].startswith(f"There is no folder missing, and no run with this name in {tmp_path}")
     assert lines[5].startswith(f"There is no file or folder {tmp_path / 'missing.pt'}")
     assert lines[6].startswith(f"The model {tmp_path / 'missing.onnx'} cannot be used: the file does not exist")
     assert len(lines) == 7

@@ -436,10 +436,10 @@ def test_who_dies_is_started_again_and_left_out_after_its_quota(caplog: pytest.L
     assert rig.transport.starts == [2, 1]
     rig.find(0)
     rig.tell(0, Failed(ActorDiedError("It fell again.")))
-    assert "Actor 0 failed and is left out, because it has already been restarted 1 times" in caplog.text
+    assert "Actor 0 failed and will not be restarted, because it has already been restarted 1 times" in caplog.text
     assert "; 1 remaining. It fell again." in caplog.text
     assert rig.granted(1) > 10, "the other one gets its credit"
-    with pytest.raises(EnvironmentFaultError, match=r"Actor 1 failed and is not restarted.*It fell, too\."):
+    with pytest.raises(EnvironmentFaultError, match=r"Actor 1 failed and will not be restarted.*It fell, too\."):
         rig.tell(1, Failed(EnvironmentFaultError("It fell, too.")))
 
 
@@ -500,9 +500,11 @@ def test_what_no_restart_heals_ends_the_run() -> None:
 def test_another_version_of_the_package_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(2)
     rig.tell(1, Hello("9.9"))
-    assert f"Actor 1 is left out: it runs trajtrainer 9.9, but this is version {__version__}." in caplog.text
+    assert (
+        f"Actor 1 is excluded from the run: it runs trajtrainer 9.9, but this is version {__version__}." in caplog.text
+    )
     assert rig.transport.dropped == [1]
-    with pytest.raises(UnsupportedError, match=r"Actor 0 is left out: it runs trajtrainer 9\.8"):
+    with pytest.raises(UnsupportedError, match=r"Actor 0 is excluded from the run: it runs trajtrainer 9\.8"):
         rig.tell(0, Hello("9.8"))
 
 
@@ -511,7 +513,7 @@ def test_another_scene_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     rig.find(0)
     with pytest.raises(IndexError):
         rig.find(1, vector_spec(4))
-    assert "Actor 1 is left out: behavior 'Walker' has the observations [(4,) float32]" in caplog.text
+    assert "Actor 1 is excluded from the run: behavior 'Walker' has the observations [(4,) float32]" in caplog.text
     assert "but the observations [(1,) float32]" in caplog.text
     rig.ship(0, 5)
     assert rig.source.num_put == 5, "the other one goes on"

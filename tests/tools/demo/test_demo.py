@@ -96,7 +96,7 @@ def test_convert(recording: Path, tmp_path: Path) -> None:
         (("split", "x.demo", "--episodes", "1", "-o", "a.demo", "--rest", "a.demo"), "are the same file"),
         (
             ("convert", "last_replay_buffer.npz", "-o", "y.demo"),
-            "checkpoint.pt is needed from the same folder",
+            "checkpoint.pt is needed in the same folder",
         ),
     ],
 )

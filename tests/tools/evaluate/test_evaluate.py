@@ -169,14 +169,14 @@ def test_the_environment_is_the_one_of_the_training(
         out = tmp_path / "out.csv"
         options = [f"--results-dir={results}", env, "--episodes=9", "--seed=7", f"--csv={out}"]
         assert evaluate("first", *options, *arguments) == 0
-        told = [line for line in capsys.readouterr().err.splitlines() if "Taken from the run of" in line]
+        told = [line for line in capsys.readouterr().err.splitlines() if "Using options from the run of" in line]
         return {int(row["length"]) for row in read(out)}, told
 
     whole, longer = {2, 3}, "--wrapper=gymnasium.wrappers:TimeLimit max_episode_steps=2"
     assert played() == (
         {1},
         [
-            "[INFO] Taken from the run of first: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
+            "[INFO] Using options from the run of first: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
             "--env-args shape=[8, 8]."
         ],
     )
@@ -197,7 +197,8 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_run(
     assert evaluate("first", f"--results-dir={results}", "--episodes=3", "--seed=7", f"--json={out}") == 0
     (result,) = json.loads(out.read_text())["results"][0]["behaviors"].values()
     assert (result["environment"], result["length"]["mean"]) == (wanted, 1.0)
-    told = f"Taken from the run of first: --env {wanted}, --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1.\n"
+    wrapper = "gymnasium.wrappers:TimeLimit max_episode_steps=1"
+    told = f"Using options from the run of first: --env {wanted}, --wrapper {wrapper}.\n"
     assert told in capsys.readouterr().err
 
 
@@ -239,7 +240,7 @@ def test_nothing_that_a_fetched_run_names_is_started_unasked(
 
     told = refused(capsys, "first", *own)
     assert f"--env python:tests.policies.play.worlds:Walk, --wrapper {module}:Wrapper" in told
-    assert "was fetched from https://hub/anna/walk at 0123" in told
+    assert "was downloaded from https://hub/anna/walk at 0123" in told
     assert f"unless you ask for it: --wrapper {module}:Wrapper." in refused(capsys, "first", *own, WALK)
     assert not Path("was-run").exists()
     assert evaluate("first", *own, WALK, "--wrapper") == 0
@@ -463,5 +464,5 @@ def test_random_and_written_policies_are_compared_with_a_model(
     assert list(found) == ["random", "run", "heuristic"]
     assert found["heuristic"]["mean"] > 0.9, "it goes straight to the larger goal"
     assert found["random"]["mean"] < found["heuristic"]["mean"]
-    assert "sampled actions; environment parameters as run was trained with" in capsys.readouterr().out
+    assert "sampled actions; the environment parameters that run was trained with" in capsys.readouterr().out
     assert "There is no heuristic" in refused(capsys, "heuristic", "--env=sim:Sorter", *own[:1])

@@ -29,6 +29,6 @@ def test_models_see_the_same_in_either_player(tmp_path: Path, capsys: pytest.Cap
         found = json.loads(out.read_text())["results"][0]["behaviors"][NAME]
         results[kind] = {key: found[key] for key in ("episodes", "mean", "std", "length", "decisions")}
         told = capsys.readouterr().err
-        assert f"{TOLD} {kind}, which the first " in told
+        assert f"{TOLD} {kind}, based on the first " in told
         assert ("although they were chw when the model was trained" in told) is (kind == "hwc")
     assert results["hwc"] == results["chw"]

@@ -184,7 +184,7 @@ def test_a_second_push_goes_to_the_same_model(hub: Hub, trained: Path) -> None:
         (404, True, "has no model anna/ppo-Bids"),
         (429, True, "too many requests (429). Try again in a few minutes"),
         (503, True, "has an internal problem (503). Try again later"),
-        (400, True, "refused this (400)"),
+        (400, True, "rejected this (400)"),
     ],
 )
 @pytest.mark.parametrize("command", ["push", "pull"])
@@ -356,7 +356,7 @@ def test_a_run_that_is_there_is_kept(hub: Hub, tmp_path: Path, capsys: Any) -> N
     (tmp_path / "ppo-Bids" / "mine").write_text("1")
     (tmp_path / ".ppo-Bids.pull-abc").mkdir()  # of a process that was killed
     assert pull(tmp_path) == 1
-    assert "ppo-Bids exists already" in capsys.readouterr().err
+    assert "ppo-Bids already exists" in capsys.readouterr().err
     assert pull(tmp_path, "--force") == 0
     origin = f"{hub.url}/anna/ppo-Bids at {COMMIT}\n".encode()
     assert tree(tmp_path) == {
@@ -369,11 +369,11 @@ def test_a_run_that_is_there_is_kept(hub: Hub, tmp_path: Path, capsys: Any) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["push", "first", "anna"], "'anna' cannot be a model on the hub, expected OWNER/NAME"),
+        (["push", "first", "anna"], "'anna' is not a valid name of a model on the hub. Expected OWNER/NAME"),
         (["push", "none", "anna/x"], "There is no run"),
         (["push", "empty", "anna/x"], "has no model (.onnx) yet"),
         (["push", "first", "anna/x", "--evaluation=none.json"], "--evaluation none.json: the file cannot be read"),
-        (["pull", "../x"], "cannot be a model on the hub"),
+        (["pull", "../x"], "is not a valid name of a model on the hub"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str, trained: Path, capsys: Any) -> None:

@@ -216,7 +216,7 @@ def test_what_an_earlier_version_wrote_is_left_out(hub: Hub, home: Path, caplog:
     assert not [name for name, content in files.items() if PERSON.encode() in content]
     assert {"Bids.onnx", "Bids/best.pt"} <= files.keys()
     assert "Bids/checkpoint.pt" not in files
-    assert "checkpoint.pt contains an absolute path of this machine and is left out" in caplog.text
+    assert "checkpoint.pt contains an absolute path of this machine, so it is not uploaded" in caplog.text
     (packed,) = (folder / "Bids").glob(f"{event_file.PREFIX}*")
     assert HOST not in packed.name
     assert records(packed) == [records(path)[number] for number in (0, 1, 4)]

@@ -87,7 +87,8 @@ def test_a_run_is_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     Path("next.yaml").write_text(yaml.safe_dump(settings))
     run("learn", "next.yaml", "--run-id=next", "--initialize-from=theirs")
     assert (
-        "has trainer_type imported: only its policy is loaded, the rest starts from scratch." in capsys.readouterr().out
+        "has trainer_type imported: only its policy is loaded, and the rest starts from scratch."
+        in capsys.readouterr().out
     )
     found = trajtrainer.load_policy("results/next").act(rows, deterministic=True).action.continuous
     np.testing.assert_allclose(found, wanted, atol=1e-5)  # it has not learned anything yet
@@ -141,7 +142,7 @@ def test_statistics_become_a_runs_own(capsys: pytest.CaptureFixture[str]) -> Non
 def test_several_sensors_have_an_order(capsys: pytest.CaptureFixture[str]) -> None:
     agent(Path("actor.pt"), size=6)
     run("import", "actor.pt", "--env", "python:tests.cli.two_sensors:Two", "-o", "two.onnx", *TOLD)
-    assert "Of the numbers it receives, 0 to 1 are a, 2 to 5 are b." in capsys.readouterr().err
+    assert "The inputs of the policy: 0 to 1 are a, 2 to 5 are b." in capsys.readouterr().err
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -158,23 +159,26 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("arguments", "message"),
     [
         (["none.zip", *ENV, "-o", "x.onnx"], "There is no file none.zip."),
-        (["actor.pt", *ENV, "-o", "x.onnx"], "Give --activation, one of tanh"),
+        (["actor.pt", *ENV, "-o", "x.onnx"], "Pass --activation, one of tanh"),
         (
             ["actor.pt", *ENV, "-o", "x.onnx", "--activation", "tanh"],
-            "cannot be imported for '3DBall': it does not say",
+            "cannot be imported for '3DBall': it does not specify",
         ),
         (
             ["actor.pt", "--env", "sim:Basic", "-o", "x.onnx", *TOLD],
             "cannot be imported for 'Basic': its layers do not",
         ),
-        (["actor.pt", *ENV, "-o", "there.onnx", *TOLD], "there.onnx exists already"),
+        (["actor.pt", *ENV, "-o", "there.onnx", *TOLD], "there.onnx already exists"),
         (["actor.pt", *ENV, "-o", "no/such.onnx", *TOLD], "is in the folder no, which does not exist"),
-        (["actor.pt", *ENV, "-o", "folder", *TOLD], "folder exists already. Expected the folder of a new run"),
+        (["actor.pt", *ENV, "-o", "folder", *TOLD], "folder already exists. Expected the folder of a new run"),
         (["actor.pt", *ENV, "-o", "no/run", *TOLD], "no/run is in a folder that does not exist"),
         (["actor.pt", *ENV, "-o", "x.onnx", *TOLD, "--behavior", "Ball"], "no behavior 'Ball'"),
-        (["actor.pt", *ENV, "-o", "x", "--activation", "elu", "--clip", "1"], "its activation is none of swish, tanh"),
-        (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear layers of one size"),
-        (["model.onnx", *ENV, "-o", "x", *TOLD], "model.onnx cannot become a run"),
+        (
+            ["actor.pt", *ENV, "-o", "x", "--activation", "elu", "--clip", "1"],
+            "its activation is not one of swish, tanh",
+        ),
+        (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear layers of the same size"),
+        (["model.onnx", *ENV, "-o", "x", *TOLD], "model.onnx can only be converted to a model"),
         (["damaged.zip", *ENV, "-o", "x.onnx"], "it is damaged, or not a file of weights"),
     ],
 )

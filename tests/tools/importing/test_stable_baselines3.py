@@ -329,7 +329,7 @@ def test_a_dict_of_very_many_entries_is_refused_before_they_are_looked_for(tmp_p
         lambda data: data["observation_space"].update(spaces=text),
     )
     message = refused(path, behavior([vector(5)]))
-    assert "expected a Dict of Box alone" in message
+    assert "expected a Dict of only Box" in message
     assert len(message) < 500
 
 
@@ -412,7 +412,7 @@ def own_activation(data: dict[str, Any]) -> None:
 def test_an_activation_that_only_a_pickle_has_is_asked_for(change: Callable[..., None], tmp_path: Path) -> None:
     model = make("PPO", VECTOR, BOX)
     path = changed(saved(model, tmp_path), change)
-    assert "Give --activation, one of tanh, relu, " in refused(path, behavior([vector(5)]))
+    assert "Pass --activation, one of tanh, relu, " in refused(path, behavior([vector(5)]))
     _, theirs, ours = seen(VECTOR)
     act = imported(path, behavior([vector(5)]), Hints(activation="tanh"))
     wanted, _ = model.predict(theirs, deterministic=True)
@@ -421,7 +421,7 @@ def test_an_activation_that_only_a_pickle_has_is_asked_for(change: Callable[...,
 
 def test_bounds_that_a_file_leaves_open_are_asked_for(tmp_path: Path) -> None:
     path = changed(saved(make("PPO", VECTOR, BOX), tmp_path), lambda data: data.pop("action_space"))
-    assert "Give --clip, such as 1" in refused(path, behavior([vector(5)]))
+    assert "Pass --clip, such as 1" in refused(path, behavior([vector(5)]))
     fitted(path, behavior([vector(5)]), Hints(bounds=(-1.0, 1.0)))
 
 
@@ -431,7 +431,12 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
 @pytest.mark.parametrize(
     ("model", "spec", "hints", "message"),
     [
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Hints(), "it sees 5 numbers, but these agents send"),
+        (
+            lambda: make("PPO", VECTOR, BOX),
+            behavior([vector(4)]),
+            Hints(),
+            "it expects 5 numbers, but these agents send",
+        ),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Hints(), "2 continuous actions, but these agents"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 0, (2,)), Hints(), "it has 2 continuous actions"),
         (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Hints(activation="relu"), "tanh follows each"),
@@ -442,26 +447,26 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
             Hints(),
             "branches [2, 3], but these agents have 0 continuous actions and the branches [3, 2]",
         ),
-        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Hints(), "it sees the shape (3, 40, 44)"),
+        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Hints(), "it expects the shape (3, 40, 44)"),
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Hints(image_scale=255.0), "0 to 1, not to 255"),
-        (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Hints(), "Give --image-scale 1 for 0 to 1"),
+        (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Hints(), "Pass --image-scale 1 for 0 to 1"),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(5, "c")]),
             Hints(),
-            "it sees 'a', 'b', but these agents send 'a' (5,), 'c' (5,)",
+            "it expects 'a', 'b', but these agents send 'a' (5,), 'c' (5,)",
         ),
         (
             lambda: make("PPO", spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)}), BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(3, "b")]),
             Hints(),
-            "'b': Discrete(3)}, expected a Dict of Box alone",
+            "'b': Discrete(3)}, expected a Dict of only Box",
         ),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(4, "b")]),
             Hints(),
-            "it sees 5 numbers, but these agents send 'b' (4,)",
+            "it expects 5 numbers, but these agents send 'b' (4,)",
         ),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
@@ -604,8 +609,8 @@ def with_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]
         (lambda w: w.update(log_std=torch.tensor([np.nan, 0.0])), "NaN"),
         (lambda w: w.pop("mlp_extractor.policy_net.0.weight"), "no mlp_extractor.policy_net.0.weight"),
         (lambda w: w.update({"mlp_extractor.policy_net.3.weight": torch.zeros(2, 2)}), "are at [0, 2, 3]; expected"),
-        (lambda w: w.update({"mlp_extractor.policy_net.2.weight": torch.zeros(64, 9)}), "its layers do not take"),
-        (lambda w: w.update({"action_net.weight": torch.zeros(2, 9)}), "last layer takes 9 numbers"),
+        (lambda w: w.update({"mlp_extractor.policy_net.2.weight": torch.zeros(64, 9)}), "its layers do not accept"),
+        (lambda w: w.update({"action_net.weight": torch.zeros(2, 9)}), "last layer expects 9 numbers"),
         (lambda w: w.clear(), "expected the weights of a network"),
     ],
 )
@@ -629,4 +634,4 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
 def test_gsde_that_only_a_pickle_describes(tmp_path: Path) -> None:
     path = changed(saved(CONTINUOUS["PPO with gSDE"](), tmp_path), pickled_only)
     hints = Hints(activation="tanh")
-    assert "so nothing says how it uses gSDE" in refused(path, behavior([vector(5)]), hints)
+    assert "so it is unknown how it uses gSDE" in refused(path, behavior([vector(5)]), hints)

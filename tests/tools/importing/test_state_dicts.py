@@ -227,8 +227,8 @@ def test_safetensors_without_the_library(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_must_be_told(tmp_path: Path) -> None:
     path = tmp_path / "actor.pt"
     torch.save(build(CleanPpo).state_dict(), path)
-    assert "Give --activation, one of tanh, relu, swish," in refused(path, Hints(bounds=BOUNDS))
-    assert "Give --clip, such as 1" in refused(path, Hints(activation="tanh"))
+    assert "Pass --activation, one of tanh, relu, swish," in refused(path, Hints(bounds=BOUNDS))
+    assert "Pass --clip, such as 1" in refused(path, Hints(activation="tanh"))
     torch.save({**build(CleanPpo).state_dict(), "encoder.weight": torch.zeros(3, 3)}, path)
     assert "it has unsupported layers: encoder.weight." in refused(path, Hints())
 
@@ -240,9 +240,9 @@ class Whole:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (Whole(), "holds pickled objects, which could be code, so it was not loaded."),
+        (Whole(), "contains pickled objects, which could run code, so it was not loaded."),
         (build(CleanPpo), 'model = torch.load("actor.pt", weights_only=False)\n  torch.save(model.state_dict(), '),
-        ({"weights": 3}, "expected tensors by name, found 'weights': a int"),
+        ({"weights": 3}, "expected a mapping from names to tensors, but 'weights' is a int"),
         ({}, "expected the weights of a network"),
         ([], "expected the weights of a network, found a list"),
         ({"encoder.0.weight": torch.zeros(2, 2)}, "unsupported layers: encoder.0.weight"),
@@ -250,7 +250,7 @@ class Whole:
         ({"network.0.weight": torch.zeros(32, 4, 8, 8)}, "(32, 4, 8, 8), which is not that of a linear layer"),
         ({"fc2.weight": torch.zeros(2, 2), "fc_mu.weight": torch.zeros(2, 2)}, "fc[2], expected fc1, fc2"),
         ({"Policy": {}, "global_step": {}}, "Use trajtrainer export"),
-        ({"actor_mean.0.weight": torch.zeros(1).expand(2**40)[None]}, "repeats a few numbers"),
+        ({"actor_mean.0.weight": torch.zeros(1).expand(2**40)[None]}, "its tensors claim"),
     ],
 )
 def test_what_is_none(content: object, message: str, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
     path = tmp_path / "actor.pt"
     narrow = {"fc_logstd.weight": torch.zeros(3, 8), "fc_logstd.bias": torch.zeros(3)}
     torch.save({**build(CleanSac).state_dict(), **narrow}, path)
-    assert "fc_logstd has another shape than fc_mean" in refused(path, Hints(activation="relu"))
+    assert "fc_logstd and fc_mean have different shapes" in refused(path, Hints(activation="relu"))
     state = build(RslPpo).state_dict()
     torch.save({"model_state_dict": {**state, "actor_obs_normalizer._std": torch.ones(1, 4)}}, path)
     assert "differ in shape: actor_obs_normalizer._mean, actor_obs_normalizer._std" in refused(path)

@@ -40,7 +40,7 @@ def test_it_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None
         assert main(["init", *arguments]) == 1
     told = capsys.readouterr().err
     assert (
-        "error: 3DBall.yaml exists already. Choose another name with -o FILE, or replace it with --overwrite." in told
+        "error: 3DBall.yaml already exists. Choose another name with -o FILE, or replace it with --overwrite." in told
     )
     assert Path("3DBall.yaml").read_text(encoding="utf-8") == "mine"
     assert main(["init", "ppo/3DBall", "--overwrite"]) == 0
@@ -52,7 +52,7 @@ def test_it_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None
     [
         (["ppo/3DBal"], "builtin:ppo/3DBal; did you mean builtin:ppo/3DBall? 'trajtrainer init' lists all of them."),
         (["gym:CartPole-v1"], "To look at an environment, use: trajtrainer init --env=gym:CartPole-v1"),
-        (["ppo/3DBall", "--env", "sim:3DBall"], "Give the name of a shipped configuration or an environment"),
+        (["ppo/3DBall", "--env", "sim:3DBall"], "Pass either the name of a shipped configuration or an environment"),
         (["--env", "sim:3DBall", "--editor"], "Give either --env or --editor"),
         (["--env", "Builds/Nowhere"], "Couldn't launch the Builds/Nowhere environment"),
         (["--env", "sim:3DBal"], "Did you mean '3DBall'?"),

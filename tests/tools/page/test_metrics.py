@@ -129,7 +129,7 @@ class TestToken:
     def test_a_file_is_no_results_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "results").write_text("x")
         assert main(["page", str(tmp_path / "results"), "--port=0"]) == 1
-        assert f"The results folder {tmp_path / 'results'} is a file. Give the folder" in capsys.readouterr().err
+        assert f"The results folder {tmp_path / 'results'} is a file. Pass the folder" in capsys.readouterr().err
 
     def test_a_token_of_a_file_is_needed_on_this_machine_too(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

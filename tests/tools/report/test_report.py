@@ -353,7 +353,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(
     assert output.exists()
     told = capsys.readouterr()
     assert "empty has no event files" in told.out + told.err
-    assert "The run is left out." in told.out + told.err
+    assert "Skipping this run." in told.out + told.err
 
 
 @pytest.mark.parametrize("command", ["report", "plot"])

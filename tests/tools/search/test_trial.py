@@ -104,13 +104,13 @@ def test_a_process_whose_search_is_killed_saves_everything(tmp_path: Path) -> No
 def test_a_process_is_killed_however_early(tmp_path: Path) -> None:
     process = TrialProcess(configuration(tmp_path))
     process.kill()
-    assert process.end() == "its process was ended by the signal SIGKILL"
+    assert process.end() == "its process was killed by the signal SIGKILL"
 
 
 def test_the_error_of_a_run_is_its_last_line(tmp_path: Path) -> None:
     process = TrialProcess(configuration(tmp_path, summary_freq=0))
     failure = process.end()
-    assert failure.startswith("its process ended with the exit code 1\n")
+    assert failure.startswith("its process exited with code 1\n")
     assert "summary_freq: found 0" in failure.splitlines()[-1]
 
 
@@ -118,7 +118,7 @@ def test_the_error_of_a_run_is_its_last_line(tmp_path: Path) -> None:
 def test_what_a_process_printed_last_is_shown(tmp_path: Path) -> None:
     process = TrialProcess(configuration(tmp_path, "python:tests.tools.search.test_trial:crash"))
     failure = process.end().splitlines()
-    assert failure[0] == "its process was ended by the signal SIGABRT"
+    assert failure[0] == "its process was killed by the signal SIGABRT"
     assert "  the last words" in failure
     assert (tmp_path / "study" / "trial-0000.log").is_file()
 

@@ -87,7 +87,7 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_first_run(
     assert tournament(*models, f"--results-dir={results}", "--games=4", "--num-envs=2") == 0
     told = capsys.readouterr().err
     assert "Environment parameters: stake=" in told
-    assert "Taken from the run of first: --env python:tests.tools.bids:Bids, --env-args tables=2." in told
+    assert "Using options from the run of first: --env python:tests.tools.bids:Bids, --env-args tables=2." in told
 
 
 def test_several_kinds_of_models_in_several_environments(

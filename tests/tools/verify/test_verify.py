@@ -120,8 +120,8 @@ def test_a_sensor_that_was_not_stacked(tmp_path: Path, capsys: pytest.CaptureFix
     assert verify(model, "--demo", record(tmp_path / "a.demo", plain, *actions)) == 1
     out = capsys.readouterr().out
     assert "likely cause: stacking" in out
-    assert "The model takes 3 stacked frames of sensor 0 ('Body'), but only one was recorded." in out
-    assert "before: the model cannot take what was recorded" in out
+    assert "The model expects 3 stacked frames of sensor 0 ('Body'), but only one was recorded." in out
+    assert "before: the model does not accept the recorded observations" in out
 
 
 def test_sensors_of_other_shapes_in_another_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_sensors_of_other_shapes_in_another_order(tmp_path: Path, capsys: pytest
     assert verify(model, "--demo", record(tmp_path / "a.demo", turned, *actions)) == 1
     out = capsys.readouterr().out
     assert "likely cause: sensor order" in out
-    assert "The model takes the sensors in another order: sensor 1 ('A'), sensor 0 ('B')." in out
+    assert "The model expects the sensors in a different order: sensor 1 ('A'), sensor 0 ('B')." in out
 
 
 # runs
@@ -155,7 +155,7 @@ def test_a_run_whose_newest_checkpoint_the_game_does_not_have(
     other = stranger.model(tmp_path / "other.onnx")
     demo = record(tmp_path / "b.demo", stranger, *play(stranger, other, Fault()))
     assert verify(other, "--demo", demo, "--run", run) == 0
-    assert "acts like none of the run's checkpoints" in capsys.readouterr().out
+    assert "does not act like any of the run's checkpoints" in capsys.readouterr().out
 
 
 def test_sensors_of_the_training(
@@ -221,7 +221,7 @@ def test_bad_input(game: Game, model: Path, demo: Path, tmp_path: Path, capsys: 
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     assert "broken.onnx" in refused(capsys, broken, "--demo", demo)
-    assert "no run of this name" in refused(capsys, "nothing", "--demo", demo)
+    assert "no run with this name" in refused(capsys, "nothing", "--demo", demo)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_model_of_other_agents(
     seen = list(sensors or game.spec.observation_specs)
     other = make_game(np.random.default_rng(1), lambda _: (seen, {}), actions)  # type: ignore[arg-type, return-value]
     told = refused(capsys, other.model(tmp_path / "other.onnx"), "--demo", demo)
-    assert "is a recording of other agents than those of" in told
+    assert "was recorded with different agents than those of" in told
     assert message in told
 
 

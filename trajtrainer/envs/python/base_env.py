@@ -164,8 +164,8 @@ class BaseEnvEnvironment(InProcessEnvironment):
         if parameters and not self._has_warned and any(worker.channels is None for worker in self._workers):
             self._has_warned = True
             logger.warning(
-                "The environment %s takes no environment parameters (not sent: %s). Give its factory an argument "
-                "'side_channels' to receive the channels for them.",
+                "The environment %s does not accept environment parameters (not sent: %s). Give its factory an "
+                "argument 'side_channels' to receive the channels for them.",
                 self.name,
                 ", ".join(parameters),
             )

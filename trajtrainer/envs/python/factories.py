@@ -113,7 +113,7 @@ def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
         if kind is not None:
             return user_code.wrap(env, wrappers, (kind,))
     raise SettingsError(
-        f"{what} made a {type(env).__module__}.{type(env).__qualname__}, which cannot be wrapped: --wrapper is for "
+        f"{what} created a {type(env).__module__}.{type(env).__qualname__}, which cannot be wrapped: --wrapper is for "
         "Gymnasium and PettingZoo environments."
     )
 
@@ -138,13 +138,14 @@ def _adapt(
             return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
     if rule:
         raise SettingsError(
-            f"{what} takes no argument {next(iter(rule))!r} and did not make a PettingZoo environment. The --env-args "
-            f"{', '.join(_RULE_NAMES)} are for PettingZoo agents."
+            f"{what} does not accept the argument {next(iter(rule))!r} and did not create a PettingZoo environment. "
+            f"The --env-args {', '.join(_RULE_NAMES)} are for PettingZoo agents."
         )
     if isinstance(first, BaseEnv):
         if reading:
             raise SettingsError(
-                f"{what} takes no argument {next(iter(reading))!r}, and a BaseEnv describes its sensors itself."
+                f"{what} does not accept the argument {next(iter(reading))!r}, and a BaseEnv describes its sensors "
+                "itself."
             )
         from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
 
@@ -159,7 +160,7 @@ def _adapt(
     if isinstance(first, Environment) and first.num_workers == 1 and not reading:
         return SideBySide(what, envs)
     raise SettingsError(
-        f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
+        f"{what} created a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
         "gymnasium.vector.VectorEnv, a PettingZoo ParallelEnv or AECEnv, or a mlagents_envs BaseEnv. For several "
         "copies of an environment use --num-envs, not a vectorized environment of another library."
     )
@@ -327,8 +328,8 @@ def _vectorized(env: Any, settings: EnvironmentSettings, reading: dict[str, Any]
     copies = copies_of(env, what)
     if settings.num_envs not in (1, copies):
         raise SettingsError(
-            f"{what} made a vectorized environment of {copies} copies, but --num-envs is {settings.num_envs}. Leave "
-            "--num-envs out, or give the factory a parameter num_envs, which receives the number of copies to make."
+            f"{what} created a vectorized environment with {copies} copies, but --num-envs is {settings.num_envs}. "
+            "Omit --num-envs, or give the factory a parameter num_envs, which receives the number of copies to create."
         )
     return VectorEnvironment(env, seed=settings.seed, **reading)
 

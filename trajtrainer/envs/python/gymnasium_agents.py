@@ -107,8 +107,8 @@ class ActionLayout:
                 low, high = space.low.astype(np.float64), space.high.astype(np.float64)
                 if not ((low > -limit) & (high < limit)).all():
                     raise UnsupportedError(
-                        f"{self._where}: the action space {space}{at(path)} has no finite bounds, so it is unknown how "
-                        "large an action may be. Give low and high, or rescale it with "
+                        f"{self._where}: the action space {space}{at(path)} has no finite bounds, so the range of "
+                        "the actions is unknown. Set low and high, or rescale it with "
                         "gymnasium.wrappers.TransformAction."
                     )
                 assemble, read = _box(space, columns)
@@ -128,8 +128,8 @@ class ActionLayout:
                 columns = self._add_branches([2] * math.prod(space.shape), path, 0)
                 return _numbers(space, columns, np.zeros(space.shape, np.int64))
         raise UnsupportedError(
-            f"{self._where}: the action space {space}{at(path)} cannot be translated to actions. Supported spaces are "
-            f"{SUPPORTED}, none of them empty; a wrapper (gymnasium.ActionWrapper) can translate it."
+            f"{self._where}: the action space {space}{at(path)} cannot be converted to actions. Supported spaces are "
+            f"{SUPPORTED}; none may be empty. A wrapper (gymnasium.ActionWrapper) can convert it."
         )
 
     def _add_branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:

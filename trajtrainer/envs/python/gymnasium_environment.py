@@ -57,7 +57,9 @@ class GymnasiumEnvironment(InProcessEnvironment):
         check_spaces(first, ("observation_space", "action_space"), self.name)
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
-                raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
+                raise InvalidDataError(
+                    f"The copies of {self.name} have different spaces. All copies must have the same spaces."
+                )
         self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, **reading)
         self._mask_methods = [self._spaces.masks.method_of(env.get_wrapper_attr) for env in self._envs]
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]

@@ -134,7 +134,7 @@ class AgentMasks:
                 observations = observations[key]
         except (KeyError, IndexError, TypeError) as error:
             raise InvalidDataError(
-                f"{self._where}: an observation has no {sensor_name(self._path)!r}, which its space announces."
+                f"{self._where}: an observation has no {sensor_name(self._path)!r}, which is part of its space."
             ) from error
         return observations
 
@@ -166,12 +166,14 @@ class AgentMasks:
             return
         self._calls_to_examine = 0
         expected = (
-            f"A mask has {self._num_choices} numbers, 1 = allowed, for the discrete branches {self._branches}, and is "
-            f"{MASK!r} in a Dict observation or in the info, or the result of the method {MASK_METHOD}()."
+            f"A mask has {self._num_choices} numbers (1 = allowed) for the discrete branches {self._branches}. It must "
+            f"be {MASK!r} in a Dict observation or in the info, or the result of the method {MASK_METHOD}()."
             if self._num_choices
             else "Only discrete actions can be masked, and these are continuous."
         )
-        logger.warning("%s: not used as an action mask: %s. %s", self._where, ", ".join(unused), expected)
+        logger.warning(
+            "%s: the following cannot be used as an action mask: %s. %s", self._where, ", ".join(unused), expected
+        )
 
 
 def _parts(space: spaces.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], spaces.Space[Any]]]:

@@ -204,8 +204,8 @@ class _Entities:
         column = np.zeros((len(values), self._most, self._size), np.float32)
         if lengths.max(initial=0) > self._most:
             raise InvalidDataError(
-                f"{self._where} has a list of {lengths.max()} items, but max_items is {self._most}. Give a larger "
-                f"number (--env-args max_items={lengths.max()}), or fewer items."
+                f"{self._where} has a list of {lengths.max()} items, but max_items is {self._most}. Increase "
+                f"max_items (--env-args max_items={lengths.max()}), or send fewer items."
             )
         items = [item for items in values for item in items]
         if items:
@@ -213,8 +213,8 @@ class _Entities:
             if not (self._has_warned_of_zeros or seen.any(axis=1).all()):
                 self._has_warned_of_zeros = True
                 logger.warning(
-                    "%s has an item of only zeros, which the network ignores as padding. Add a number that is always 1 "
-                    "to each item.",
+                    "%s contains an item that is all zeros, which the network ignores as padding. Add a number that is "
+                    "always 1 to each item.",
                     self._where,
                 )
             column[np.arange(self._most) < lengths[:, None]] = seen

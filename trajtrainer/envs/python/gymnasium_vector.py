@@ -95,8 +95,9 @@ class VectorEnvironment(InProcessEnvironment):
         """
         if parameters:
             raise UnsupportedError(
-                f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), "
-                "because it starts most episodes on its own. Single environments receive them in reset()."
+                f"The vectorized environment {self.name} does not accept environment_parameters "
+                f"({', '.join(parameters)}), because it starts most episodes on its own. Single environments receive "
+                "them in reset()."
             )
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
@@ -193,7 +194,7 @@ class VectorEnvironment(InProcessEnvironment):
             return self._columns("step()", found)
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
-                f"The environment {self.name} returned no final observation for each of the copies {copies.tolist()}, "
+                f"The environment {self.name} did not return a final observation for the copies {copies.tolist()}, "
                 f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._mode_in_words()}"
             )
         last = self._spaces.columns([found[copy] for copy in copies])
@@ -253,7 +254,7 @@ def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
     number = getattr(env, "num_envs", None)
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
         raise UnsupportedError(
-            f"The vectorized environment {where} has num_envs = {number!r}. Expected the number of its copies. Set it "
-            "in __init__."
+            f"The vectorized environment {where} has num_envs = {number!r}. Set num_envs to the number of copies in "
+            "__init__."
         )
     return int(number)

@@ -241,7 +241,9 @@ class PettingZooEnvironment(InProcessEnvironment):
         agents = list(getattr(first, "possible_agents", ()))
         for game in self._games[1:]:
             if not all(alike(first, game.env, agent) for agent in agents):
-                raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
+                raise InvalidDataError(
+                    f"The copies of {self.name} have different spaces. All copies must have the same spaces."
+                )
         self._types = AgentTypes(first, agents, self.name, rule, in_turns=self._games[0].in_turns, **reading)
         # Copy and agent -> the ids of agent and group.
         self._ids: dict[tuple[int, AgentName], tuple[int, int]] = {}

@@ -38,8 +38,9 @@ class UnityEnv(gymnasium.Env[Any, Any]):
         if self._agents.num_envs != 1:
             self._agents.close()
             raise UnsupportedError(
-                f"The scene has {self._agents.num_envs} agents of {self._agents.behavior!r}, and UnityEnv supports "
-                "one. Use trajtrainer.gymnasium.UnityVectorEnv, or trajtrainer.pettingzoo if they belong together."
+                f"The scene has {self._agents.num_envs} agents of {self._agents.behavior!r}, but UnityEnv "
+                "supports only one. Use trajtrainer.gymnasium.UnityVectorEnv, or trajtrainer.pettingzoo if the agents "
+                "interact."
             )
         self.observation_space = self._agents.single_observation_space
         self.action_space = self._agents.single_action_space

@@ -25,7 +25,7 @@ Infos = dict[str, dict[str, Any]]
 _LOCAL_ID = 0xFFFFFFFF
 _MOST_KNOWN = 1_000
 _MOST_GONE = 100_000
-_NOT_BEGUN = "All episodes have ended, or none has begun: call reset() first."
+_NOT_BEGUN = "All episodes have ended, or none has started: call reset() first."
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
     def _spaces_of(self, agent: str) -> BehaviorSpaces:
         behavior_id = agent.rpartition("?agent_id=")[0]
         if behavior_id not in self._spaces:
-            raise SettingsError(f"There is no agent {agent!r}. There are: {', '.join(self.possible_agents)}.")
+            raise SettingsError(f"There is no agent {agent!r}. The agents are: {', '.join(self.possible_agents)}.")
         return self._spaces[behavior_id]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Infos]:

@@ -41,7 +41,7 @@ Batches = dict[str, StepBatch]
 _PARAMETERS = "parameters"
 # Arguments of ML-Agents' wrappers that do not exist here, with hints for error messages.
 _GONE = {
-    "flatten_branched": ". Branches are a MultiDiscrete space, which Stable-Baselines3 takes as it is.",
+    "flatten_branched": ". Branches are a MultiDiscrete space, which Stable-Baselines3 supports directly.",
     "allow_multiple_obs": ". Use observations='tuple' for all sensors.",
 }
 
@@ -203,7 +203,7 @@ class Scene:
         if isinstance(env, UnityEnvironment):
             if arguments:
                 raise SettingsError(
-                    f"The environment is already running and takes no more arguments: {', '.join(arguments)}."
+                    f"The environment is already running and does not accept arguments: {', '.join(arguments)}."
                 )
             self._env = env
         else:
@@ -215,10 +215,12 @@ class Scene:
             batches = self._receive()
             if not self.specs:
                 raise SettingsError(
-                    f"There is no behavior {behavior!r} in the scene. There are: {', '.join(self._others)}."
+                    f"There is no behavior {behavior!r} in the scene. The behaviors are: {', '.join(self._others)}."
                 )
             if self._others:
-                logger.warning("Only %r is played. Agents of %s do nothing.", behavior, ", ".join(self._others))
+                logger.warning(
+                    "Only the behavior %r is controlled. Agents of %s do nothing.", behavior, ", ".join(self._others)
+                )
             self.first = self._until_asked(batches)
         except BaseException:
             self.close()
@@ -229,7 +231,7 @@ class Scene:
         unknown = [name for name in arguments if name not in known]
         if unknown:
             hint = "".join(_GONE.get(name, closest(name, known)) for name in unknown) or "."
-            raise SettingsError(f"A Unity scene has no argument {', '.join(map(repr, unknown))}{hint}")
+            raise SettingsError(f"A Unity scene does not accept the argument {', '.join(map(repr, unknown))}{hint}")
         given: Sequence[SideChannel] = arguments.pop("side_channels", None) or ()
         channels = list(given)
         if not any(isinstance(channel, EngineConfigurationChannel) for channel in given):
@@ -256,7 +258,7 @@ class Scene:
         """
         if seed is not None and not self._has_noted_a_seed:
             self._has_noted_a_seed = True
-            logger.info("A player takes its seed when it starts (seed=%d as an argument), not at a reset.", seed)
+            logger.info("A player is seeded when it starts (pass seed=%d as an argument), not at a reset.", seed)
         for name, value in ((options or {}).get(_PARAMETERS) or {}).items():
             if self._parameters is None:
                 raise SettingsError(

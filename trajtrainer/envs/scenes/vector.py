@@ -156,7 +156,9 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             UnsupportedError: there are more agents than sub-environments.
         """
         if not self._is_reset or (self._mode is AutoresetMode.DISABLED and self._due.any()):
-            raise ResetNeeded("Call reset() first; with the mode DISABLED, reset those whose episode has ended.")
+            raise ResetNeeded(
+                "Call reset() first; with the mode DISABLED, reset the sub-environments whose episodes have ended."
+            )
         continuous, discrete = self.spaces.decisions(actions)
         if len(continuous) != self.num_envs:
             raise ActionError(f"Found {len(continuous)} actions for {self.num_envs} sub-environments.")
@@ -346,8 +348,8 @@ class Slots:
                 most = len(self.agents)
                 raise UnsupportedError(
                     f"{most + len(newcomers) - len(free)} agents play at the same time, but there are only {most} "
-                    "sub-environments, as many as asked for a decision first. Give num_envs=N for the maximum number; "
-                    "info['deciding'] is False for sub-environments without an agent."
+                    "sub-environments: the number of agents that asked for the first decision. Set num_envs to the "
+                    "maximum number of agents; info['deciding'] is False for sub-environments without an agent."
                 )
             slots[newcomers] = free
             self.agents[free] = agents[newcomers]

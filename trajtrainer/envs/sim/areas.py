@@ -34,7 +34,7 @@ MOVES: LongArray = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np
 class AreaOptions(SimulationOptions):
     """Options of simulations with training areas."""
 
-    agents: int = option(1, "agents of a team in an area; several agents form a group")
+    agents: int = option(1, "agents per team in each area; two or more form a group")
     areas: int = option(8, "number of training areas")
 
     def __post_init__(self) -> None:

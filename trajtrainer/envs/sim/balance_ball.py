@@ -253,8 +253,8 @@ class VisualBallOptions(BallOptions):
         BallOptions.__post_init__(self)
         if len(self.camera) != 2 or self.cameras not in (1, 2) or self.stack < 1:
             raise ValueError(
-                "expected --camera height,width, 1 or 2 --cameras and a --stack of at least 1, found "
-                f"{self.camera}, {self.cameras}, {self.stack}"
+                "--camera must be height,width, --cameras 1 or 2, and --stack at least 1; found --camera "
+                f"{self.camera}, --cameras {self.cameras} and --stack {self.stack}"
             )
 
 

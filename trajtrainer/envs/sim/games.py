@@ -36,7 +36,7 @@ class DuelOptions(AreaOptions):
     def __post_init__(self) -> None:
         AreaOptions.__post_init__(self)
         if self.agents > 2 * RADIUS + 1:
-            raise ValueError(f"--agents of Duel must be at most {2 * RADIUS + 1} per team, found {self.agents}")
+            raise ValueError(f"--agents must be at most {2 * RADIUS + 1} per team in Duel, found {self.agents}")
 
 
 class Duel(AreaGame):
@@ -130,7 +130,7 @@ class DungeonOptions(AreaOptions):
     def __post_init__(self) -> None:
         AreaOptions.__post_init__(self)
         if not 2 <= self.agents <= 2 * RADIUS + 1:
-            raise ValueError(f"--agents of DungeonEscape must be 2 to {2 * RADIUS + 1}, found {self.agents}")
+            raise ValueError(f"--agents must be 2 to {2 * RADIUS + 1} in DungeonEscape, found {self.agents}")
 
 
 class DungeonEscape(AreaGame):

@@ -51,7 +51,7 @@ class GridOptions(SimulationOptions):
         if self.grid < 2:
             raise ValueError(f"--grid must be at least 2, found {self.grid}")
         if len(self.camera) != 2 or min(self.camera) < self.grid:
-            raise ValueError(f"--camera takes height,width of at least --grid ({self.grid}), found {self.camera}")
+            raise ValueError(f"--camera must be height,width of at least --grid ({self.grid}), found {self.camera}")
 
 
 class GridWorld(EpisodicSimulation):

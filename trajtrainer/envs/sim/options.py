@@ -106,12 +106,12 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
     add_simulation_options(parser, kinds)
     parsed = parser.parse_args(arguments)
     if names is not None and len(kinds) < len(names.split("+")):
-        parser.error(f"{names!r} names a simulation twice; use --teams for several teams")
+        parser.error(f"{names!r} contains a simulation twice; use --teams for several teams")
     if parsed.teams < 1:
         parser.error(f"--teams must be at least 1, found {parsed.teams}")
     games = [name for name, kind in kinds.items() if isinstance(kind, GameKind)]
     if parsed.teams > 1 and games:
-        parser.error(f"{games[0]} defines its own teams; leave --teams out")
+        parser.error(f"{games[0]} defines its own teams; omit --teams")
     try:
         simulations = tuple((name, kind, simulation_options(kind, vars(parsed))) for name, kind in kinds.items())
     except ValueError as error:

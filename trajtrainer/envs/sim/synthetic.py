@@ -58,12 +58,13 @@ class ToyOptions(SimulationOptions):
         sensors = self.vectors + self.pictures + self.lists
         if not sensors or self.goal_sensor >= sensors or self.continuous + self.discrete < 1 or self.step_size <= 0.0:
             raise ValueError(
-                "Toy needs a sensor, an action, a --goal-sensor among the sensors and a --step-size above 0, found "
-                f"{sensors} sensors, {self.continuous} + {self.discrete} actions, {self.goal_sensor}, {self.step_size}"
+                "Toy needs a sensor, an action, a --goal-sensor among the sensors and a --step-size above 0; found "
+                f"{sensors} sensors, {self.continuous} + {self.discrete} actions, --goal-sensor {self.goal_sensor} and "
+                f"--step-size {self.step_size}"
             )
         if len(self.picture_shape) != 3 or len(self.list_shape) != 2:
             raise ValueError(
-                "--picture-shape takes channels,height,width and --list-shape number,size, found "
+                "--picture-shape must be channels,height,width and --list-shape number,size, found "
                 f"{self.picture_shape} and {self.list_shape}"
             )
 
@@ -142,9 +143,9 @@ class BenchOptions(SimulationOptions):
     def __post_init__(self) -> None:
         SimulationOptions.__post_init__(self)
         if len(self.picture) not in (0, 3):
-            raise ValueError(f"--picture takes channels,height,width, found {self.picture}")
+            raise ValueError(f"--picture must be channels,height,width, found {self.picture}")
         if len(self.entities) not in (0, 2):
-            raise ValueError(f"--entities takes number,size, found {self.entities}")
+            raise ValueError(f"--entities must be number,size, found {self.entities}")
         if self.group_size < 0 or (self.group_size and self.agents % self.group_size):
             raise ValueError(f"--group-size must divide --agents {self.agents}, found {self.group_size}")
         if self.episode_length < 1:

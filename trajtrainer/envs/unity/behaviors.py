@@ -51,8 +51,8 @@ def check_api_version(player_version: str, package_version: str) -> None:
         return
     raise PlayerVersionError(
         f"The player speaks version {player_version!r} of the ML-Agents communication API "
-        f"(com.unity.ml-agents {package_version or 'of unknown version'}), this trainer speaks {API_VERSION} and "
-        "accepts 1.0 to 1.5, which are com.unity.ml-agents 1.0 to 4.x. Update the package in the Unity project and "
+        f"(com.unity.ml-agents {package_version or 'of unknown version'}), but this trainer speaks {API_VERSION} "
+        "and accepts 1.0 to 1.5 (com.unity.ml-agents 1.0 to 4.x). Update the package in the Unity project and "
         "rebuild the player."
     )
 

@@ -176,7 +176,7 @@ class Communicator:
             if self._player is None or self._unanswered is None:
                 raise RuntimeError("There is no message to answer: receive one first.")
             if not self._reply(reply):
-                raise PlayerQuitError("The player closed its connection while it waited for an answer.")
+                raise PlayerQuitError("The player closed its connection while it was waiting for an answer.")
 
     def say_goodbye(self) -> None:
         """Make the player quit, through the answer that it is waiting for or else the answer to its next message."""

@@ -108,7 +108,7 @@ class MessageDecoder:
             if len(self._announcements) > _MOST_BEHAVIORS:
                 raise InvalidDataError(
                     f"The player announces more than {_MOST_BEHAVIORS} behaviors, the last of them "
-                    f"{parameters.brain_name!r}. Agents that learn the same thing need the same Behavior Name."
+                    f"{parameters.brain_name!r}. Agents that learn the same behavior need the same Behavior Name."
                 )
         # If a key occurs twice, its last entry counts, as in every protobuf map.
         for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():

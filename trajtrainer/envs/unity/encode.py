@@ -109,12 +109,12 @@ class ActionEncoder:
         expected = (count, self._continuous_size), (count, len(self._widths))
         if (continuous.shape, discrete.shape) != expected:
             raise ActionError(
-                f"Behavior {self._name!r}: continuous actions of shape {continuous.shape} and discrete ones of shape "
-                f"{discrete.shape}, expected {expected[0]} and {expected[1]}."
+                f"Behavior {self._name!r}: found continuous actions of shape {continuous.shape} and discrete actions "
+                f"of shape {discrete.shape}, expected {expected[0]} and {expected[1]}."
             )
         if self._widths and count and ((discrete < 0) | (discrete >= self._branches)).any():
             raise ActionError(
-                f"Behavior {self._name!r}: discrete actions from {discrete.min(axis=0).tolist()} to "
+                f"Behavior {self._name!r}: found discrete actions from {discrete.min(axis=0).tolist()} to "
                 f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, "
                 "counted from 0."
             )

@@ -154,7 +154,8 @@ class UnityEnvironment(PlayerSession, BaseEnv):
     def _spec(self, behavior_name: str) -> BehaviorSpec:
         if behavior_name not in self._specs:
             raise ActionError(
-                f"There is no behavior {behavior_name!r}. Known: {', '.join(map(repr, self._specs)) or 'none'}."
+                f"There is no behavior {behavior_name!r}. The behaviors are: "
+                f"{', '.join(map(repr, self._specs)) or 'none'}."
             )
         return self._specs[behavior_name]
 

@@ -79,6 +79,6 @@ class Gate:
             where = f", sensor {sensor.name!r} (observation {number - 2}), element {inside}"
         return NotFiniteError(
             f"{self._sender} sent {column[row, *element]} as {what}: behavior {behavior_id!r}, agent "
-            f"{batch.agent[row] & LOCAL_ID}{where}. Training cannot use that. Look for a division by zero or the like "
-            f"{self._advice}."
+            f"{batch.agent[row] & LOCAL_ID}{where}. Training cannot use this value. Look for errors "
+            f"such as a division by zero {self._advice}."
         )

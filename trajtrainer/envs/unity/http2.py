@@ -131,7 +131,7 @@ class Http2Connection:
         if self._is_stranger:
             self._budget -= len(data)
             if self._budget < 0:
-                raise Http2Error(f"More than {STRANGERS_BYTES} bytes without a handshake.")
+                raise Http2Error(f"Received more than {STRANGERS_BYTES} bytes without a handshake.")
         whole: bytes | bytearray = data
         if self._incoming:
             self._incoming += data
@@ -153,7 +153,7 @@ class Http2Connection:
                 stream &= MAX_WINDOW
                 length = high << 8 | low
                 if length > _DEFAULT_FRAME_SIZE and (kind != _DATA or self._is_stranger):
-                    raise Http2Error(f"A frame of type {kind} with {length} bytes.")
+                    raise Http2Error(f"Received a frame of type {kind} with {length} bytes.")
                 body = start + _HEAD_SIZE
                 if body + length > size:
                     break
@@ -164,7 +164,7 @@ class Http2Connection:
                 try:
                     content = take(kind, flags, stream, view[body:start])
                 except (struct.error, IndexError) as error:
-                    raise Http2Error(f"A frame of type {kind} is too short.") from error
+                    raise Http2Error(f"Received a frame of type {kind} that is too short.") from error
                 if content is not None:
                     calls.append(self._call(stream, content))
             rest = view[start:].tobytes() if start else None
@@ -221,7 +221,7 @@ class Http2Connection:
     # frame completes, if any.
 
     def _forbidden(self, _kind: int, _flags: int, _stream: int, _payload: memoryview) -> None:
-        raise Http2Error("A frame that a client may not send here.")
+        raise Http2Error("Received a frame that a client may not send here.")
 
     def _begin_headers(self, _kind: int, flags: int, stream: int, payload: memoryview) -> memoryview | None:
         block = _without_padding(flags, payload)
@@ -236,7 +236,7 @@ class Http2Connection:
         assert self._open_block is not None
         first, first_flags, block = self._open_block
         if kind != _CONTINUATION or stream != first or len(block) + len(payload) > _MAX_HEADER_BLOCK:
-            raise Http2Error("Headers that are not complete.")
+            raise Http2Error("Received incomplete headers.")
         block += payload
         if not flags & _END_HEADERS:
             return None
@@ -248,7 +248,7 @@ class Http2Connection:
         if stream in self._streams:  # trailers
             return self._streams[stream].whole() if flags & _END_STREAM else None
         if not stream % 2 or stream <= self._last_stream:
-            raise Http2Error(f"Headers on stream {stream}, which is not a new one.")
+            raise Http2Error(f"Received headers on stream {stream}, which is not a new stream.")
         self._last_stream = stream
         if len(self._streams) >= _MAX_CALLS:
             self._acknowledge(_frame(_RST_STREAM, 0, stream, _NUMBER.pack(_REFUSED_STREAM)))
@@ -265,11 +265,11 @@ class Http2Connection:
         if known is not None:
             return known
         if len(block) > _MAX_HEADER_BLOCK or _THREE_TABLE_SIZES.match(block):
-            raise Http2Error("Headers that are too large, or that change the size of their table repeatedly.")
+            raise Http2Error("Received headers that are too large, or that change the size of their table repeatedly.")
         try:
             headers = dict(self._headers.decode(block, raw=True))
         except HPACKError as error:
-            raise Http2Error(f"Headers that cannot be read: {error}") from error
+            raise Http2Error(f"Received invalid headers: {error}") from error
         method = headers.get(b":path", b"").decode(errors="replace")
         # A block of one-byte references does not change the table (RFC 7541, 6.1). Any other block may have changed the
         # table that the cached blocks refer to.
@@ -288,23 +288,23 @@ class Http2Connection:
         known = self._streams.get(stream)
         if known is None:
             if not 0 < stream <= self._last_stream:
-                raise Http2Error(f"Data on stream {stream}, which was never opened.")
+                raise Http2Error(f"Received data on stream {stream}, which was never opened.")
             return None  # for a call that has been refused or canceled
         content = _without_padding(flags, payload)
         if flags & _END_STREAM and not known.body:
             return content
         known.body += content
         if len(known.body) > MAX_WINDOW:
-            raise Http2Error(f"A message of more than {MAX_WINDOW} bytes.")
+            raise Http2Error(f"Received a message of more than {MAX_WINDOW} bytes.")
         return known.whole() if flags & _END_STREAM else None
 
     def _call(self, stream: int, content: memoryview) -> Call:
         """Return the call of a complete request, which must contain exactly one message."""
         if len(content) < _MESSAGE_HEAD_SIZE:
-            raise Http2Error("A call without a message.")
+            raise Http2Error("Received a call without a message.")
         compressed, length = _MESSAGE_HEAD.unpack_from(content)
         if compressed or length != len(content) - _MESSAGE_HEAD_SIZE:
-            raise Http2Error("A message that is compressed or has a different length than announced.")
+            raise Http2Error("Received a message that is compressed or has a different length than announced.")
         return Call(stream, self._streams[stream].method, bytes(content[_MESSAGE_HEAD_SIZE:]))
 
     def _reset(self, _kind: int, _flags: int, stream: int, _payload: memoryview) -> None:
@@ -314,17 +314,17 @@ class Http2Connection:
         if flags & _ACK:
             return
         if len(payload) % _SETTING.size:
-            raise Http2Error("Settings of an invalid length.")
+            raise Http2Error("Received settings of an invalid length.")
         for name, value in _SETTING.iter_unpack(payload):
             if name == _SETTING_WINDOW:
                 if value > MAX_WINDOW:
-                    raise Http2Error("A window of more than 2^31 - 1 bytes.")
+                    raise Http2Error("The window size exceeds 2^31 - 1 bytes.")
                 for known in self._streams.values():
                     known.window += value - self._stream_window
                 self._stream_window = value
             elif name == _SETTING_FRAME_SIZE:
                 if not _DEFAULT_FRAME_SIZE <= value <= _MAX_FRAME_SIZE:
-                    raise Http2Error(f"Frames of {value} bytes.")
+                    raise Http2Error(f"Received an invalid frame size of {value} bytes.")
                 self._frame_size = value
         self._acknowledge(_frame(_SETTINGS, _ACK, 0, b""))
         self._send_more()
@@ -338,7 +338,7 @@ class Http2Connection:
     def _acknowledge(self, frame: bytes) -> None:
         self._acknowledged = self._acknowledged + len(frame) if self.outgoing else len(frame)
         if self._acknowledged > _MAX_CONTROL_BYTES:
-            raise Http2Error("The other side asks for answers and does not read them.")
+            raise Http2Error("The other side requests answers but does not read them.")
         self.outgoing += frame
 
     def _window_update(self, _kind: int, _flags: int, stream: int, payload: memoryview) -> None:
@@ -349,7 +349,7 @@ class Http2Connection:
         elif known is not None:
             known.window += more
         if self._window > MAX_WINDOW or (known is not None and known.window > MAX_WINDOW):
-            raise Http2Error("A window of more than 2^31 - 1 bytes.")
+            raise Http2Error("The window size exceeds 2^31 - 1 bytes.")
         self._send_more()
 
     def _send_more(self) -> None:
@@ -388,7 +388,7 @@ def _without_padding(flags: int, payload: memoryview) -> memoryview:
         return payload
     padding = payload[0]
     if padding >= len(payload):
-        raise Http2Error("More padding than content.")
+        raise Http2Error("Received a frame with more padding than content.")
     return payload[1 : len(payload) - padding]
 
 

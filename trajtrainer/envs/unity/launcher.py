@@ -93,7 +93,7 @@ def _hint(env_path: str, folder: Path, platform: str) -> str:
     """Return a hint for a path that is not a build. For a folder, it lists the contents."""
     if not folder.is_dir():
         return (
-            "Give --env the path of a build for this system, with or without its file extension, or leave it out to "
+            "Set --env to the path of a build for this system, with or without its file extension, or leave it out to "
             "use the Editor."
         )
     try:
@@ -263,15 +263,15 @@ class PlayerProcess:
             return "is still running"
         if code < 0:
             with contextlib.suppress(ValueError):
-                return f"was ended by the signal {signal.Signals(-code).name}"
-        return f"ended with the return code {code}"
+                return f"was killed by the signal {signal.Signals(-code).name}"
+        return f"exited with return code {code}"
 
     def last_words(self) -> str:
         """Return the last lines of the standard error output and of the log, for the end of an error message."""
         errors = self._last_words.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         printed = "\n  ".join(["The end of its standard error output:", *errors]) + "\n" if errors else ""
         if self.log_file is None:
-            return f"{printed}It is not known where it writes its log."
+            return f"{printed}The location of its log is unknown."
         try:
             with self.log_file.open("rb") as file:
                 file.seek(max(0, self.log_file.stat().st_size - _LOG_TAIL_BYTES))

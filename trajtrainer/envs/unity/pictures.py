@@ -68,11 +68,13 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
     pixels = np.concatenate(files, axis=2)
     if not mapping:
         if pixels.shape[2] < channels:
-            raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, expected at least {channels}")
+            raise PictureError(f"the PNG files have {pixels.shape[2]} channels, expected at least {channels}")
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:channels])
     mapping = list(mapping)
     if len(mapping) != pixels.shape[2]:
-        raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, their mapping {mapping} has {len(mapping)}")
+        raise PictureError(
+            f"the PNG files have {pixels.shape[2]} channels, but their mapping {mapping} has {len(mapping)}"
+        )
     if {target for target in mapping if target >= 0} != set(range(channels)):
         raise PictureError(
             f"the channel mapping {mapping} does not give each of the {channels} channels 0 to {channels - 1}"
@@ -103,13 +105,13 @@ def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
     found_width, found_height = _SIZE.unpack_from(file, len(_SIGNATURE) + _CHUNK.size)
     if (found_height, found_width) != (height, width):
         # Check this before decoding, because a few bytes of PNG can claim a picture that fills the memory.
-        raise PictureError(f"a PNG of {found_height} rows by {found_width} columns, expected {height} by {width}")
+        raise PictureError(f"found a PNG of {found_height} rows by {found_width} columns, expected {height} by {width}")
     try:
         with Image.open(io.BytesIO(file), formats=["PNG"]) as image:
             pixels = np.asarray(image if image.mode in _KEPT_MODES else image.convert("RGB"))
     except Exception as error:
         # Pillow raises whatever its parsers raise for a damaged file: OSError, SyntaxError, struct.error, ...
-        raise PictureError(f"a PNG that cannot be decoded ({error})") from error
+        raise PictureError(f"found a PNG that cannot be decoded ({error})") from error
     return pixels.reshape(height, width, -1)
 
 
@@ -118,15 +120,15 @@ def _split(data: bytes) -> Iterator[bytes]:
     begin = 0
     while begin < len(data) or begin == 0:
         if data[begin : begin + len(_SIGNATURE)] != _SIGNATURE:
-            raise PictureError(f"no PNG file at byte {begin} of {len(data)}")
+            raise PictureError(f"found no PNG file at byte {begin} of {len(data)}")
         position, kind = begin + len(_SIGNATURE), b""
         while kind != b"IEND":
             if position + _CHUNK.size > len(data):
-                raise PictureError(f"a PNG that is truncated after {len(data) - begin} bytes")
+                raise PictureError(f"found a PNG that is truncated after {len(data) - begin} bytes")
             length, kind = _CHUNK.unpack_from(data, position)
             position += _CHUNK.size + length + _CRC_SIZE
         if position > len(data) or position < begin + len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
-            raise PictureError(f"a PNG that is truncated after {len(data) - begin} bytes")
+            raise PictureError(f"found a PNG that is truncated after {len(data) - begin} bytes")
         yield data[begin:position]
         begin = position
 
@@ -274,15 +276,15 @@ class OrderSearch:
             return order
         if self._presumed not in (RawImageOrder.AUTO, shown):
             _LOGGER.warning(
-                "The player's raw images are read as %s, which the first %d show, although they were %s when the model "
-                "was trained: the player was probably built with another version of the package. The model sees the "
-                "same as before. If this is wrong, set raw_image_order.",
+                "The player's raw images are read as %s, based on the first %d, although they were %s when the model "
+                "was trained: the player was probably built with a different version of the package. The model sees "
+                "the same as before. If this is wrong, set raw_image_order.",
                 shown.value,
                 count,
                 self._presumed.value,
             )
         else:
             _LOGGER.log(
-                self._level, "The player's raw images are read as %s, which the first %d show.", shown.value, count
+                self._level, "The player's raw images are read as %s, based on the first %d.", shown.value, count
             )
         return shown

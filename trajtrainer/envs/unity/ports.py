@@ -78,8 +78,9 @@ def _bound(address: str, port: int) -> socket.socket:
                 "Settings, ML-Agents)."
             ) from error
         raise LaunchError(
-            f"Cannot listen for the player at {address}, port {port}: {error.strerror or error}. The address must be "
-            "one of this machine (env_settings.listen_address) and the port above 1023 (env_settings.base_port)."
+            f"Cannot listen for the player at {address}, port {port}: {error.strerror or error}. The address "
+            "(env_settings.listen_address) must belong to this machine, and the port (env_settings.base_port) must be "
+            "above 1023."
         ) from error
     return made
 

@@ -84,7 +84,7 @@ def check_records(data: bytes, behavior: str) -> None:
             if num_fields > _MOST_FIELDS:
                 raise InvalidDataError(
                     f"Behavior {behavior!r}: the records of its first {num_records} agents have more than "
-                    f"{_MOST_FIELDS} fields. Expected an id, a reward and the like, and one observation per sensor."
+                    f"{_MOST_FIELDS} fields. Expected one observation per sensor and a few others."
                 )
 
 
@@ -168,7 +168,7 @@ def read_agent(
     """
     if len(agent.observations) != behavior.num_observations:
         raise AgentError(
-            f"it has {len(agent.observations)} observations, but the first has {behavior.num_observations}"
+            f"it has {len(agent.observations)} observations, but the first agent has {behavior.num_observations}"
         )
     for number, sensor in enumerate(behavior.sensors):
         try:
@@ -206,7 +206,7 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
         expected = int(np.prod(sensor.wire_shape))
         if len(numbers) != expected:
             raise pictures.PictureError(
-                f"it holds {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
+                f"it contains {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
             )
         numbers = numbers.reshape(sensor.float_shape)
         picture = np.moveaxis(numbers, -1, 0) if sensor.channels_last else numbers
@@ -215,7 +215,7 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
     if picture.dtype == np.uint8:
         return picture.astype(np.float32) / np.float32(255.0)
     raise pictures.PictureError(
-        "it used to come as PNG and now does not, or with another channel mapping; its compression must not change"
+        "its compression must not change: it was sent as PNG before and no longer is, or its channel mapping differs"
     )
 
 

@@ -40,7 +40,7 @@ _ADVICE_CONNECT = (
     "--no-graphics or xvfb. A slow start needs a larger --timeout-wait."
 )
 _ADVICE_ANSWER = (
-    "It may be stuck in an endless loop or waiting for input, or no agent asks for decisions any more. A game whose "
+    "It may be stuck in an endless loop or waiting for input, or no agent asks for decisions anymore. A game whose "
     "steps take longer needs a larger --timeout-wait."
 )
 
@@ -237,7 +237,7 @@ class PlayerSession(launcher.PlayerOwner):
         """
         self._check_usable()
         if self.owes_answer:
-            raise RuntimeError("The player waits for an answer. Call start_reset or send_actions first.")
+            raise RuntimeError("The player is waiting for an answer. Call start_reset or send_actions first.")
         while True:
             begin_s = time.monotonic()
             remaining_s = self.timeout_wait - self._waited_s
@@ -327,7 +327,7 @@ class PlayerSession(launcher.PlayerOwner):
     def _answer(self, reply: bytes) -> None:
         self._check_usable()
         if not self.owes_answer:
-            raise RuntimeError("The player does not wait for an answer. Receive its message first.")
+            raise RuntimeError("The player is not waiting for an answer. Receive its message first.")
         self._check_alive()
         self.owes_answer = False
         try:

@@ -90,7 +90,7 @@ class SideChannels:
             if channel.channel_id.bytes_le in self._channels:
                 raise SideChannelError(
                     f"Two side channels have the id {channel.channel_id}: {type(channel).__name__} and "
-                    f"{type(self._channels[channel.channel_id.bytes_le]).__name__}. Each needs its own."
+                    f"{type(self._channels[channel.channel_id.bytes_le]).__name__}. Each needs a unique id."
                 )
             self._channels[channel.channel_id.bytes_le] = channel
 
@@ -184,7 +184,7 @@ class TrainingAnalyticsChannel(SideChannel):
 
     def on_message_received(self, msg: IncomingMessage) -> None:  # noqa: ARG002
         """Reject a message: only the trainer sends on this channel."""
-        raise UnityCommunicationException("the training analytics go to the player only")
+        raise UnityCommunicationException("training analytics are only sent to the player, never received")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
         """Send ``message``, or by default the one for users of the low-level API."""

@@ -146,8 +146,8 @@ class ChildProcess:
         self.pipe.close()
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
-                return f"was ended by the signal {signal.Signals(-code).name}"
-        return f"ended with the exit code {code}"
+                return f"was killed by the signal {signal.Signals(-code).name}"
+        return f"exited with code {code}"
 
 
 def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[Key]:

@@ -191,10 +191,10 @@ class Supervisor:
             others = sum(each.phase is not Phase.OUT for each in self.members)
             if not others or not self._spares_others:
                 raise EnvironmentFaultError(
-                    f"{self._noun} {number} failed and is not restarted, because {refusal}. {error}"
+                    f"{self._noun} {number} failed and will not be restarted, because {refusal}. {error}"
                 ) from error
             _LOGGER.error(
-                "%s %d failed and is left out, because %s; %d remaining. %s",
+                "%s %d failed and will not be restarted, because %s; %d remaining. %s",
                 self._noun,
                 number,
                 refusal,
@@ -220,7 +220,7 @@ class Supervisor:
     def leave_out(self, number: int, reason: str) -> None:
         """Leave out a member that differs from the others. Raises ``UnsupportedError`` if no other is left."""
         self.members[number].phase = Phase.OUT
-        message = f"{self._noun} {number} is left out: {reason}"
+        message = f"{self._noun} {number} is excluded from the run: {reason}"
         if all(member.phase is Phase.OUT for member in self.members):
             raise UnsupportedError(message)
         _LOGGER.error("%s", message)

@@ -217,7 +217,7 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
     if place is not None:
         number, row, *element = place
         name, label = list(labels.items())[number]
-        raise StepError(row, f"{label} has the value {steps[name][row, *element]}. Training cannot use that")
+        raise StepError(row, f"{label} has the value {steps[name][row, *element]}. Training cannot use this value")
     branches = np.array(spec.action_spec.discrete_branches, np.int64)
     chosen = steps["discrete"]
     outside = (chosen < 0) | (chosen >= branches)

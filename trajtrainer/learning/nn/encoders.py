@@ -243,7 +243,7 @@ def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> n
         hint = " Are the channels last? They must come first." if width <= 4 < channels else ""
         raise UnsupportedError(
             f"Sensor {sensor!r} sends images of shape {shape} (channels, height, width), which are too small for "
-            f"vis_encode_type {name!r}: it needs sides of at least {smallest}. "
+            f"vis_encode_type {name!r}: each side must have at least {smallest} pixels. "
             f"Encoders that fit: {', '.join(fitting)}.{hint}"
         )
     if name not in ENCODERS.builtin:

@@ -110,7 +110,7 @@ def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device:
         with REWARD_SIGNALS.blaming(name):
             signal = resolve(REWARD_SIGNALS[name].create)(spec, evolve(one, network_settings=network), device)
             if not isinstance(signal, RewardSignal) or signal.name != name:
-                raise TypeError(f"it made {signal!r}, expected a RewardSignal of this name")
+                raise TypeError(f"it returned {signal!r}, expected a RewardSignal with this name")
         signals.append(signal)
     return signals
 

@@ -125,7 +125,7 @@ class TeamRotation:
         self.learning = self._waiting.popleft()
         self.num_changes += 1
         self._has_changed = True
-        logger.debug("Team %d learns now.", self.learning)
+        logger.debug("Team %d is learning now.", self.learning)
 
     def take_change(self) -> bool:
         """Return whether the learning team has changed since the last call."""

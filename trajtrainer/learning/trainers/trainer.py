@@ -323,8 +323,8 @@ class Trainer(BehaviorTrainer):
         if packed["group_reward"].any():
             self._group_rewards_seen = True
             logger.warning(
-                "Behavior %r receives group rewards, which trainer_type %s counts as each agent's own. For groups, use "
-                "trainer_type: poca.",
+                "Behavior %r receives group rewards, which trainer_type %s treats as each agent's own rewards. For "
+                "groups, use trainer_type: poca.",
                 self.context.behavior,
                 self.context.settings.trainer_type,
             )

@@ -64,8 +64,8 @@ class EnvPoolEnvironment(InProcessEnvironment):
         """
         if parameters:
             raise UnsupportedError(
-                f"envpool:{self.name} takes no environment_parameters ({', '.join(parameters)}), because EnvPool has "
-                "no options per episode. gym: environments receive them in reset()."
+                f"envpool:{self.name} does not accept environment_parameters ({', '.join(parameters)}), because "
+                "EnvPool has no options per episode. gym: environments receive them in reset()."
             )
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
@@ -121,7 +121,7 @@ def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any],
         raise SettingsError(f"{what}: EnvPool {envpool.__version__} has no environment with this id{hint}")
     for option in _OURS:
         if option in arguments:
-            raise SettingsError(f"--env-args {option}={arguments[option]!r}: --num-envs and --seed set this.")
+            raise SettingsError(f"--env-args {option}={arguments[option]!r}: this is set by --num-envs and --seed.")
     seeds = [seed + copy for copy in range(num_envs)]
     threads = min(num_envs, usable_cores())
     options = {"num_threads": threads, **arguments, "num_envs": num_envs, "seed": seeds}
@@ -133,6 +133,6 @@ def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any],
             taken = ", ".join(key for key in envpool.make_spec(name).config._fields if key not in _OURS)
             raise SettingsError(
                 f"{what} could not be made with --env-args {dict(arguments)}: {type(error).__name__}: {error}. It "
-                f"takes: {taken}."
+                f"accepts: {taken}."
             ) from error
         return EnvPoolEnvironment(pool, name, **reading)

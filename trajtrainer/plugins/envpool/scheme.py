@@ -35,5 +35,5 @@ ROW = EnvironmentScheme(
     example="envpool:ID such as envpool:Pong-v5",
     make=make_envpool,
     takes_wrappers=False,
-    no_wrappers="has options for what wrappers do (env_args: [stack_num=4]); gym: takes wrappers",
+    no_wrappers="has options instead of wrappers (env_args: [stack_num=4]); gym: supports wrappers",
 )

@@ -35,14 +35,14 @@ def command(env_path: str) -> list[str]:
     def hint(given: Path) -> str:
         if (given / _PROJECT).is_file() or given.name == _PROJECT:
             return (
-                f"{given} is a project. Export it (Project, Export) and give the exported file, or leave the path out "
+                f"{given} is a project. Export it (Project, Export) and pass the exported file, or leave the path out "
                 "(--env=godot) and press Play in the Godot editor."
             )
         if given.is_dir():
-            return f"{env_path} is a folder. Give the exported file within it."
+            return f"{env_path} is a folder. Pass the path of the exported file in it."
         return (
-            "Give --env=godot: and the path of a game that is exported for this system, or --env=godot alone to train "
-            "in the Godot editor."
+            "Use --env=godot:PATH with the path of a game exported for this system, or --env=godot to train in the "
+            "Godot editor."
         )
 
     return [str(launcher.find(path, sys.platform, hint))]

@@ -68,7 +68,7 @@ class GameConnection:
         except TimeoutError as error:
             raise PlayerTimeoutError(f"The game did not read its message within {timeout_s:g} s.") from error
         except OSError as error:
-            raise PlayerQuitError("The game closed its connection while it waited for an answer.") from error
+            raise PlayerQuitError("The game closed its connection while it was waiting for an answer.") from error
 
     def receive(self, timeout_s: float) -> bytearray | None:
         """Return the game's next message, or None if it has not arrived after ``timeout_s`` seconds.
@@ -175,7 +175,7 @@ def accept(
                             strangers.remove(stranger)
                             return stranger, answer
                         if fault:
-                            reason = f"A connection from {stranger.address} was turned away: {fault}"
+                            reason = f"A connection from {stranger.address} was rejected: {fault}"
                             _LOGGER.warning("%s", reason)
                             selector.unregister(stranger.socket)
                             strangers.remove(stranger)
@@ -204,7 +204,7 @@ def _answer(stranger: GameConnection, is_answer: Callable[[bytearray], bool]) ->
     try:
         content = stranger.receive(1e-3)
     except PlayerQuitError:
-        return None, "it was closed before it had answered."
+        return None, "it was closed before it answered."
     except InvalidDataError as error:
         return None, str(error)
     if content is None or is_answer(content):

@@ -57,7 +57,7 @@ def make_godot_environment(
     """
     environment = settings.env_settings
     if environment.num_areas > 1:
-        raise SettingsError("num_areas is for Unity players: a Godot game has the agents of its scene.")
+        raise SettingsError("num_areas is for Unity players: the number of agents in a Godot game is set by its scene.")
     log_file = logs.player_log(0)
     connect = partial(
         connect_game,
@@ -187,7 +187,7 @@ class GodotGame(launcher.PlayerOwner):
         greeting = frame(messages.HANDSHAKE) + frame(messages.ENV_INFO)
         found = accept(self._listeners, greeting, is_game, self._check_alive, self._timeout_s, busy_wait=busy_wait)
         if isinstance(found, str):
-            raise self._silent(f"never connected within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
+            raise self._silent(f"did not connect within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
         connection, answer = found
         self._connection = connection
         layout = messages.Layout(messages.parse(answer), self._worker)
@@ -344,13 +344,13 @@ def method_name(parameter: str, sampler: Sampler) -> str:
     if not isinstance(sampler, ConstantSettings):
         raise UnsupportedError(
             f"The environment parameter {parameter!r} is drawn at random, but Godot's plugin only calls methods "
-            "without arguments. Give it numbers, or draw it in the game."
+            "without arguments. Use numbers, or draw it in the game."
         )
     value = f"{abs(sampler.value):g}".replace(".", "_")
     name = f"{parameter}_{'minus_' if sampler.value < 0 else ''}{value}"
     if not _METHOD.fullmatch(name):
         raise UnsupportedError(
             f"The environment parameter {parameter!r} with the value {sampler.value:g} would call the method {name}, "
-            "which GDScript does not allow. Name it like a variable, and give it values without an exponent."
+            "which GDScript does not allow. Use a valid variable name and values without an exponent."
         )
     return name

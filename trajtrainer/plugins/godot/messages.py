@@ -42,13 +42,13 @@ _SLACK = 1 << 20
 _LONGEST = 1 << 26
 
 _DONE_IS_THE_END = (
-    "The game marks the ends of its episodes only by done. Each is treated as an end of the task, after which there "
-    "is no more reward, and the observation that comes with it as the last of the episode. A game that ends "
+    "The game marks the ends of its episodes only with done. Each is treated as the end of the task, after which there "
+    "are no more rewards, and the observation sent with it as the last one of the episode. A game that ends "
     "episodes because of a time limit should report this: docs/train/godot.md, Ends of episodes."
 )
 _LAST_OBSERVATION = (
-    "An episode was truncated without a final_obs in its info. The observation that comes with done is treated as "
-    "the last of the episode, although most games have started the next one by then: "
+    "An episode was truncated without a final_obs in its info. The observation sent with done is treated as "
+    "the last one of the episode, although most games have started the next one by then: "
     "docs/train/godot.md, Ends of episodes."
 )
 
@@ -206,7 +206,7 @@ class GodotBehavior:
         else:
             continuous, discrete = batch.env_continuous, batch.discrete
         if len(continuous) != count:
-            raise ActionError(f"Behavior {self.name!r}: {len(continuous)} actions for {count} agents.")
+            raise ActionError(f"Behavior {self.name!r}: found {len(continuous)} actions for {count} agents.")
         keys = [action.key for action in self.actions]
         values = zip(*(action.values(continuous, discrete) for action in self.actions), strict=True)
         for agent, row in zip(self.agents, values, strict=True):
@@ -399,7 +399,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
         sizes = [_whole(part, f"the size of {where}", most=_MOST_NUMBERS) for part in size]
         numbers += math.prod(sizes)
         if numbers > _MOST_NUMBERS:
-            raise InvalidDataError(f"The game announced {numbers} numbers or more in {where}; that is too large.")
+            raise InvalidDataError(f"The game announced {numbers} numbers or more in {where}; that is too many.")
         if _PICTURE not in key:
             yield GodotSensor(key, usual_sensor((math.prod(sizes),), key), None)
             continue

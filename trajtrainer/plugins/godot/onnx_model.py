@@ -84,20 +84,20 @@ def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin, *, actio
 def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> Sequence[ActionPart]:
     """Check that the plugin can run the policy, and return the action parts in the game's order."""
     pictures = [o.name for o in spec.observation_specs if observation_kind(o) is not ObservationKind.VECTOR]
-    instead = "Write it as GDScript instead (--to godot), with a node that takes the model's place."
+    instead = "Write it as GDScript instead (--to godot), with a node that replaces the model."
     if pictures:
         raise ExportError(
             f"The plugin only passes vectors to models, but this policy sees {', '.join(pictures)}. {instead}"
         )
     unwritable = [o.name for o in spec.observation_specs if encodable(o.name) != o.name]
     if unwritable:
-        raise ExportError(f"The observation {unwritable[0]!r} has a name that an .onnx cannot have. {instead}")
+        raise ExportError(f"The observation {unwritable[0]!r} has a name that cannot be used in an .onnx. {instead}")
     if actor.memory_size:
-        raise ExportError(f"The plugin keeps no memory for a model, but this policy has one. {instead}")
+        raise ExportError(f"The plugin does not keep a model's memory, but this policy has one. {instead}")
     continuous, branches = actor.head.continuous_size, actor.head.branches
     if continuous and branches and not order:
         raise ExportError(
-            f"The policy has {continuous} continuous actions and {len(branches)} discrete ones. Give their order in "
+            f"The policy has {continuous} continuous actions and {len(branches)} discrete ones. Pass their order in "
             "the game's get_action_space, for example --action-order discrete,continuous:2."
         )
     parts = order or [ActionPart(is_discrete=True)] * len(branches) or [ActionPart(is_discrete=False, size=continuous)]

@@ -41,7 +41,7 @@ def read(path: str | Path, options: ReadOptions) -> list[DemonstrationSource]:
         size = len(_row(episodes[0][1][0]))
         if actions is None:
             raise DemonstrationError(
-                f"{path} does not say what the {size} numbers of each action are. Give {_OPTION} in the order of the "
+                f"{path} does not say what the {size} numbers of each action mean. Pass {_OPTION} in the order of the "
                 f"game's get_action, {_EXPECTED}."
             )
         is_discrete, spec = _spec(actions, len(_row(episodes[0][0][0])))

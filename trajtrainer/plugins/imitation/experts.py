@@ -23,7 +23,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
 _DISTRIBUTION = (
-    "Give a run or a checkpoint. To learn from another policy, record it with 'trajtrainer record' and use the "
+    "Use a run or a checkpoint. To learn from another policy, record it with 'trajtrainer record' and use the "
     "recording as a dataset, without a teacher."
 )
 
@@ -61,7 +61,7 @@ def expert(
         elif word:
             found = _trained(word, Path(run.checkpoint_settings.results_dir), name, spec)
         if key == "teacher" and found is not None and not isinstance(found, ActorPolicy):
-            raise SettingsError(f"{word} gives its actions, but not their probabilities. {_DISTRIBUTION}")
+            raise SettingsError(f"{word} provides its actions, but not their probabilities. {_DISTRIBUTION}")
     except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
         faults.append(f"{place}.{key}: {error}")
     return found, faults
@@ -75,7 +75,7 @@ def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> 
     """
     models = find_models([word], results, ActingOptions(deterministic=True, by_name=True))
     if len(models) > 1:
-        raise SettingsError(f"{word} matches {len(models)} checkpoints. Give a single one, or a run.")
+        raise SettingsError(f"{word} matches {len(models)} checkpoints. Specify a single one, or a run.")
     file = models[0].file(name, [name])
     return None if spec is None else file.load(spec).policy(0)
 

@@ -79,7 +79,7 @@ def _refusal(monitoring: MonitoringSettings, error: OSError) -> str:
         return f"monitoring.metrics_address: this machine has no address {address} ({reason})."
     return (
         f"monitoring.metrics_port: the metrics cannot be served at {address}, port {monitoring.metrics_port}: {reason}."
-        " Another run or program may have the port: choose another --metrics-port (0 takes a free one)."
+        " Another run or program may be using the port: choose another --metrics-port (0 picks a free one)."
     )
 
 

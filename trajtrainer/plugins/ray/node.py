@@ -89,7 +89,7 @@ def _run(pickled: bytes, channel: RayChannel) -> None:
         channel.report(Hello(__version__))
         mistake = SettingsError(
             f"The function that makes the environments cannot be loaded on node {_node_name()}: {error}. Its modules "
-            "must be there: install them on the node, or send them with actors.ray.runtime_env."
+            "must exist there: install them on the node, or send them with actors.ray.runtime_env."
         )
         channel.post(messages.FAULT, mistake)
         return

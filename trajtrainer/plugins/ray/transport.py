@@ -289,7 +289,8 @@ class RayTransport(RemoteTransport):
             raise error or ClusterLostError(f"Ray cannot be used. {what}")
         if not driver.gcs and not isinstance(error, ActorDiedError):  # otherwise another attempt may succeed
             error = ClusterLostError(
-                f"Ray is gone, and has not come back within {self._task.reconnect_s:.0f} s (--timeout-wait). {why}"
+                f"The connection to Ray was lost and has not come back within {self._task.reconnect_s:.0f} s "
+                f"(--timeout-wait). {why}"
             )
         elif error is None or isinstance(error, EnvironmentFaultError):  # otherwise it is a bug
             error = ActorDiedError(f"{why} All actors are lost with it.")

@@ -124,7 +124,7 @@ class TrackingWriter(StatsWriter):
         self._thread.join(_QUIET_S)
         while self._thread.is_alive() and time.monotonic() < self._moved_s + STALLED_S:
             left = max(0, self._waiting.qsize() - 1)
-            logger.info("Waiting for %s to %s; %d more summaries are left.", self._name, self._doing, left)
+            logger.info("Waiting for %s to %s; %d summaries remain.", self._name, self._doing, left)
             self._thread.join(_AGAIN_S)
         if self._thread.is_alive():
             self.missing = f"it did not {self._doing} within {STALLED_S:.0f} s"

@@ -61,8 +61,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         # Show only the line in which torch names the object. The other lines explain how to load the file unsafely.
         found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
         raise CheckpointError(
-            f"The checkpoint {path} was refused: it is not a checkpoint, or it holds objects other than tensors and "
-            f"plain data, which could run code. No code in it was run. ({found[0] if found else type(error).__name__})"
+            f"The checkpoint {path} was rejected: it is not a checkpoint, or it contains objects other than tensors "
+            "and plain data, which could run code. No code in it was run. "
+            f"({found[0] if found else type(error).__name__})"
         ) from error
     except Exception as error:  # damaged files can make the zip reader and the unpickler raise any exception
         raise CheckpointError(
@@ -80,7 +81,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     """
     content = load_tensors(source)
     if not isinstance(content, dict):
-        raise NoCheckpointError(f"it holds a {type(content).__name__}")
+        raise NoCheckpointError(f"it contains a {type(content).__name__}, expected a mapping")
     if not all(isinstance(key, str) for key in content) or not isinstance(content.get(POLICY), dict):
         held = ", ".join(ascii(key)[:40] for key in list(content)[:8]) or "nothing"
         raise NoCheckpointError(f"expected an entry {POLICY!r} with weights, found {held}")
@@ -119,7 +120,7 @@ def load_tensors(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY)
     content = torch.load(source, map_location="cpu", weights_only=True)
     claimed = _claimed_bytes(content, set())
     if claimed > max(_MAX_EXPANSION * size, _ALWAYS_ALLOWED_BYTES):
-        raise NoCheckpointError(f"it repeats a few numbers: {size:,} bytes for tensors of {claimed:,} bytes in total")
+        raise NoCheckpointError(f"its tensors claim {claimed:,} bytes in total, but the file has only {size:,}")
     return content
 
 
@@ -158,7 +159,9 @@ def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, far more than a checkpoint would")
     described = max((entry.file_size for entry in entries if entry.filename.endswith(_DESCRIPTION)), default=0)
     if described > max(size, _ALWAYS_ALLOWED_DESCRIPTION):
-        raise NoCheckpointError(f"the description of its tensors has {described:,} bytes, the whole file only {size:,}")
+        raise NoCheckpointError(
+            f"the description of its tensors has {described:,} bytes, but the whole file has only {size:,}"
+        )
     return size
 
 
@@ -183,16 +186,16 @@ def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool =
         return
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
-            raise NoCheckpointError(f"it holds a {value.layout} tensor of type {value.dtype} on {value.device}")
+            raise NoCheckpointError(f"it contains a {value.layout} tensor of type {value.dtype} on {value.device}")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise NoCheckpointError(f"it holds a tensor of shape {tuple(value.shape)} that repeats a few numbers")
+            raise NoCheckpointError(f"it contains a tensor of shape {tuple(value.shape)} with too little data")
         unusable = torch.isnan(value) if name.endswith(_VARIANCE) else ~torch.isfinite(value)
         if finite and bool(unusable.any()):
-            raise NoCheckpointError(f"{name} holds NaN or infinite numbers, so training cannot continue from it")
+            raise NoCheckpointError(f"{name} contains NaN or infinite numbers, so training cannot continue from it")
     elif isinstance(value, int):
         if counts and abs(value) > LARGEST_COUNT:
             found = f"a whole number of {value.bit_length()} bits"
-            raise NoCheckpointError(f"it holds {found}, expected up to {LARGEST_COUNT}")
+            raise NoCheckpointError(f"it contains {found}, expected at most {LARGEST_COUNT}")
     elif isinstance(value, dict):
         for key, item in value.items():
             check_tensors(key, seen, finite=finite, counts=counts, name=name)

@@ -172,7 +172,7 @@ class CheckpointManager:
         except Exception as error:
             raise CheckpointError(
                 f"The state of behavior {self.folder.behavior!r} cannot be saved, because it would not load again "
-                f"({first_line(error)}). It may only hold tensors, numbers, strings, lists and dicts."
+                f"({first_line(error)}). It may only contain tensors, numbers, strings, lists and dicts."
             ) from error
         return buffer.getbuffer()
 

@@ -37,7 +37,7 @@ def _replay(path: Path) -> DemonstrationSource:
     if not checkpoint.is_file():
         raise DemonstrationError(
             f"{path} is the saved replay of a run. It does not describe the agents' observations and actions, so "
-            f"{CHECKPOINT_NAME} is needed from the same folder: leave the file in its behavior's folder."
+            f"{CHECKPOINT_NAME} is needed in the same folder: leave the file in its behavior's folder."
         )
     policy = recover_policy(read_checkpoint(checkpoint), source=str(checkpoint))
     return replay_source(path, policy.spec, policy.behavior or path.parent.name)

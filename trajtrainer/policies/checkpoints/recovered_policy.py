@@ -83,7 +83,7 @@ def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Pa
     except CheckpointError as error:
         raise CheckpointError(
             f"{source} does not say what its agents observe: {error}. Put the .onnx that was exported with it into the "
-            "same folder, under the same name, or give one --observation per sensor in Unity's order, such as "
+            "same folder, under the same name, or pass one --observation per sensor in Unity's order, such as "
             "--observation 8 --observation 3x84x84 --observation 20x6 --observation 3:goal."
         ) from error
     return policy
@@ -174,7 +174,7 @@ def load_actor(
         differences = filled()[2]
     if differences:
         raise CheckpointError(
-            f"{source} is a policy for agents with other observations: its first layer has {found.encoding_size} "
+            f"{source} is a policy for agents with different observations: its first layer has {found.encoding_size} "
             f"inputs, of which {found.plain_vector_size} are from vectors without normalization. {differences}."
         )
     with seeded(0):

@@ -95,19 +95,19 @@ def export_saved(
         ExportError: a policy cannot be exported or written.
     """
     if target.suffix == _SUFFIX and look_up(target, results).is_file():
-        raise CheckpointError(f"{target} is an exported model. Give the run or the checkpoint (.pt) it comes from.")
+        raise CheckpointError(f"{target} is an exported model. Pass the run or checkpoint (.pt) that it comes from.")
     policies = find_policies(target, results, behavior)
     names_a_file = output is not None and output.suffix == Path(f"_{suffix}").suffix and not output.is_dir()
     if names_a_file and len(policies) > 1:
         raise CheckpointError(
             f"{target} has the behaviors {', '.join(policy.name for policy in policies)}, which cannot all be written "
-            f"to the file {output}. Select one with --behavior, or give a folder as --output."
+            f"to the file {output}. Select one with --behavior, or pass a folder as --output."
         )
     written = []
     for policy in policies:
         if policy.checkpoint.suffix == _SUFFIX:
             raise CheckpointError(
-                f"{policy.checkpoint} is an exported model. Give the run or the checkpoint (.pt) it comes from."
+                f"{policy.checkpoint} is an exported model. Pass the run or checkpoint (.pt) that it comes from."
             )
         checkpoint = read_checkpoint(policy.checkpoint)
         recovered = recover_policy(checkpoint, source=str(policy.checkpoint), models=policy.models, sensors=sensors)
@@ -145,7 +145,7 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
         return [_saved(_behavior_folder(target.parent), target)]
     if not target.is_dir():
         raise CheckpointError(
-            f"There is no file or folder {target}, and no run of this name in {results}. Give a .pt file, the folder "
+            f"There is no file or folder {target}, and no run with this name in {results}. Pass a .pt file, the folder "
             f"of a run, or a run id (with --results-dir if the runs are elsewhere). {tried(word, results)}"
         )
     own = _of_folder(target, best=best)
@@ -181,7 +181,7 @@ def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedP
     word = target
     target = look_up(word, results)
     if not target.is_dir():
-        raise CheckpointError(f"There is no folder {target}, and no run of this name in {results}.")
+        raise CheckpointError(f"There is no folder {target}, and no run with this name in {results}.")
     own = [_behavior_folder(target), *(_behavior_folder(path) for path in sorted(target.iterdir()) if path.is_dir())]
     steps = {folder: found for folder in own if (found := folder.steps_on_disk())}
     if not steps:

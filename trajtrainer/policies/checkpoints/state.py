@@ -106,7 +106,9 @@ def from_checkpoint(
         kind = held[RECORD].get("trainer_type")
         other = kind if isinstance(kind, str) and kind != trainer.context.settings.trainer_type else None
     if other is not None:
-        logger.info("%s has trainer_type %s: only its policy is loaded, the rest starts from scratch.", source, other)
+        logger.info(
+            "%s has trainer_type %s: only its policy is loaded, and the rest starts from scratch.", source, other
+        )
     like = learned_state(trainer.algorithm)
     try:
         state = from_mlagents(content, like, source=source, policy_alone=other is not None)
@@ -125,7 +127,7 @@ def from_checkpoint(
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             f"{source}: the data next to the weights is damaged ({first_line(error)}). Use another checkpoint of the "
-            "run, or only the weights of this one with --initialize-from."
+            "run, or load only the weights of this one with --initialize-from."
         ) from error
 
 

@@ -99,7 +99,9 @@ class EventRecordReader:
                 length, checksum = _HEADER.unpack_from(data, at)
                 if checksum != _length_checksum(data[at : at + 8]):
                     # Without the length of a record, the start of the next one cannot be found.
-                    logger.warning("%s is damaged at byte %d; the rest is left out.", self._path, self.offset)
+                    logger.warning(
+                        "%s is damaged at byte %d; the rest of the file is skipped.", self._path, self.offset
+                    )
                     self.is_damaged = True
                     return
                 needed = _HEADER.size + length + _FOOTER_BYTES

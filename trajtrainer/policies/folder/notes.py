@@ -68,7 +68,7 @@ class RunNotes:
         """
         unknown = changes.keys() - set(_CHANGEABLE)
         if unknown:
-            raise ValueError(f"Notes have no {', '.join(sorted(unknown))}; expected text, labels or archived.")
+            raise ValueError(f"Notes do not have {', '.join(sorted(unknown))}; expected text, labels or archived.")
         text, labels, archived = (changes.get(key, getattr(self, key)) for key in _CHANGEABLE)
         if not isinstance(text, str) or len(text) > MAX_TEXT:
             raise ValueError(f"The text of a note can have up to {MAX_TEXT:,} characters.")

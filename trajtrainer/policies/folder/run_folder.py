@@ -331,7 +331,7 @@ class RunFolder:
         except OSError as error:
             raise self._unwritable(error) from error
         if leftovers:
-            logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
+            logger.info("Removed %d incomplete files that a killed run left behind.", len(leftovers))
 
     def begin(self) -> None:
         """Take over the folder once the environment is connected. An earlier run to overwrite is moved as a whole.

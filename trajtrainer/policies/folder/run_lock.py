@@ -82,7 +82,7 @@ class Holder:
         is_known = self.pid is not None and self.machine
         return RunFolderError(
             f"{f'Process {self.pid} on {self.machine}' if is_known else 'Another process'} is training into {run} "
-            "right now. Choose another --run-id, or end the other run first."
+            "right now. Choose another --run-id, or stop the other run first."
         )
 
 

@@ -271,7 +271,7 @@ class BehaviorCurves:
                     events = parse_records(batch)
                     if events.num_damaged:
                         path = self._folder.path.joinpath(*self._parts, file.name)
-                        logger.warning("%s: %d damaged records are left out.", path, events.num_damaged)
+                        logger.warning("%s: skipped %d damaged records.", path, events.num_damaged)
                     self._add(events, most_buckets)
                     if time.monotonic() > until_s:
                         return reader.offset >= file.size

@@ -115,7 +115,7 @@ class OnnxPolicy:
         for name, shape in sensor_shapes(self._report).items():
             other = found[name].shape[1:] if name in found else "none"
             if other != shape:
-                yield f"it takes {name} of shape {shape}, not {other}"
+                yield f"it expects {name} of shape {shape}, not {other}"
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
         """Decide for N agents in one pass.
@@ -176,7 +176,7 @@ def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
     sensors = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
         if tensor.name not in own and not tensor.name.startswith(sensors):
-            yield f"it takes the input {tensor.name!r}, which no current trainer exports"
+            yield f"it has the input {tensor.name!r}, which no current trainer exports"
         if tensor.shape and isinstance(tensor.shape[0], int):
             yield f"{tensor.name}: the number of agents is fixed in the file"
     outputs = {tensor.name for tensor in report.outputs}

@@ -168,7 +168,7 @@ def load_policy(
     with python_names(inspect.signature(load_policy).parameters):
         models = find_models([os.fspath(path)], Path(results_dir), ActingOptions(device=device))
     if len(models) > 1:
-        raise SettingsError(f"{path} matches {len(models)} checkpoints. Give one of them, or a run.")
+        raise SettingsError(f"{path} matches {len(models)} checkpoints. Pass one of them, or a run.")
     policies = models[0].policies
     name = next(iter(policies)) if behavior is None else behavior
     if name not in policies or (behavior is None and len(policies) > 1):

@@ -88,7 +88,7 @@ class PolicyFile(ABC):
 
     def _check_fits(self, reasons: Iterator[str]) -> None:
         if found := "; ".join(reasons):
-            raise CheckpointError(f"{self.path} is a policy for other agents: {found}.")
+            raise CheckpointError(f"{self.path} is a policy for different agents: {found}.")
 
 
 class CheckpointPolicy(PolicyFile):
@@ -162,7 +162,7 @@ class ScriptedFile(PolicyFile):
     def load(self, agents: BehaviorSpec | None = None) -> Loaded:
         if agents is None:
             raise CheckpointError(
-                f"{self.path} is a policy for any agents, so it does not define their observations and actions."
+                f"{self.path} works for any agents, so it does not define their observations and actions."
             )
         heuristic = heuristic_policy(self._behavior, agents) if self.path.name == HEURISTIC else None
         # Scripted policies ignore ``deterministic``.
@@ -210,7 +210,7 @@ class Model:
         if self.plays(behavior, behaviors):
             return self.policies.get(behavior) or next(iter(self.policies.values()))
         raise CheckpointError(
-            f"{self.name} has no policy for the behavior {behavior!r}, only for {', '.join(self.policies)}. Give the "
+            f"{self.name} has no policy for the behavior {behavior!r}, only for {', '.join(self.policies)}. Pass the "
             "folder of a run that has trained all of them."
         )
 

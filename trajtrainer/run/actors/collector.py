@@ -256,8 +256,8 @@ class Collector:
                 self._warn_once(
                     f"agents of {parsed.name}",
                     "Behavior %r: %d agents of environment %d have sent nothing for a long time, while new agents kept "
-                    "appearing. Their unfinished episodes are dropped, now and in future, so that they do not fill the "
-                    "memory. An agent that is destroyed sends a last record on its own; if agents get a new id at "
+                    "appearing. Their unfinished episodes are dropped, now and in the future, so that they do not fill "
+                    "the memory. A destroyed agent sends a last record automatically; if agents get a new id at "
                     "every step, fix that in the game.",
                     parsed.name,
                     recorded.num_given_up,
@@ -306,7 +306,7 @@ class Collector:
             raise UnsupportedError(
                 f"Behavior {behavior_id!r} has {found}, but other teams of {parsed.name!r} have {expected}. "
                 "Teams that share a Behavior Name share one policy: give them the same sensors and actions in Unity, "
-                "or another name."
+                "or different names."
             )
         if behavior.sides is not None:
             behavior.sides.add_team(parsed)

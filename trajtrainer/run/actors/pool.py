@@ -276,8 +276,8 @@ class ActorPool:
             self.image_order = found.raw_image_order
         elif found.raw_image_order not in (RawImageOrder.AUTO, self.image_order):
             _LOGGER.warning(
-                "The raw images of actor %d seem to be in a different order than those of the other actors. It is "
-                "restarted and will read them as the others do, as %s. If that is wrong, set raw_image_order.",
+                "The raw images of actor %d seem to be in a different order than those of the other actors. "
+                "Restarting it; it will read them as %s, like the others. If that is wrong, set raw_image_order.",
                 number,
                 self.image_order.value,
             )
@@ -325,7 +325,7 @@ class ActorPool:
         self._reset_actor(number)
         # An actor that is still alive has used up the quotas of its environments: restarting it would not help.
         died = isinstance(error, messages.ActorDiedError)
-        self._supervisor.failed(number, error, None if died else "its environments have failed for good")
+        self._supervisor.failed(number, error, None if died else "its environments have failed permanently")
 
     def _drop(self, number: int) -> None:
         self._reset_actor(number)

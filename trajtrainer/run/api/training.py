@@ -171,7 +171,7 @@ class Training:
             TrajtrainerError: the settings are wrong, the folder is in use, or the environment does not start.
         """
         if self._stack is not None:
-            raise SettingsError(f"{self.called}: this run is over or in progress. Create a new object for another run.")
+            raise SettingsError(f"{self.called}: this run has already started. Create a new object for another run.")
         self._stack = ExitStack()
         self._process = ProcessState()
         with self._python_names(), self._process.exchanged(), ExitStack() as stack:

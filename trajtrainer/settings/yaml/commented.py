@@ -23,8 +23,8 @@ from trajtrainer.settings.yaml.structuring import CONVERTER, fields_of, sections
 
 _WIDTH = 118
 _COMPLETE = """\
-# Every setting with its value. ML-Agents does not have those in comments. Sections in comments are off, and their
-# values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
+# Every setting with its value. ML-Agents does not have the settings in comments. Sections in comments are off, and
+# their values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
 """
 _Explained = set[tuple[type[Any], str]]
 

@@ -66,7 +66,7 @@ def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = Place(str(path), data.count(b"\n", 0, error.start) + 1)
-        message = f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save the file with the encoding UTF-8"
+        message = f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save the file as UTF-8"
         raise ConfigurationError([Problem(place, message)]) from None
     return read_document(text, str(path))
 
@@ -172,7 +172,7 @@ def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
     # On-policy trainers update when the buffer has more than buffer_size steps.
     if hyper.batch_size > behavior.buffer_size + (not ALGORITHMS[behavior.trainer_type].replays):
-        message = "%s: batch_size (%d) is greater than buffer_size (%d): a batch cannot have more than the buffer has."
+        message = "%s: batch_size (%d) is greater than buffer_size (%d): a batch cannot be larger than the buffer."
         logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
 
 

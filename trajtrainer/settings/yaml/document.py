@@ -193,7 +193,7 @@ class _Loader(yaml.SafeLoader):
             inner = _at(key, place, key.value)
             if key.value in content:
                 first = content[key.value].place.line
-                self._complain(inner, f"this key is already in line {first}; remove one of the two")
+                self._complain(inner, f"this key is already on line {first}; remove one of the two")
             else:
                 content[key.value] = self.entry(value, inner)
         for merged in self._merged(node, place):
@@ -210,7 +210,7 @@ class _Loader(yaml.SafeLoader):
                 if isinstance(source, yaml.MappingNode):
                     yield self.entry(source, place).mapping
                 else:
-                    self._complain(_at(key, place), "<< takes a mapping or a list of mappings")
+                    self._complain(_at(key, place), "<< expects a mapping or a list of mappings")
 
     def _raise_too_large(self) -> NoReturn:
         raise ConfigurationError(

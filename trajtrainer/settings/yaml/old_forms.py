@@ -30,7 +30,7 @@ _SAMPLER_TYPES = ("sampler-type", "sampler_type")
 _OLD_SECTIONS = ("curriculum", "parameter_randomization")
 _INTERVAL = "resampling-interval"
 _RENAMED = {"pretraining": "behavioral_cloning"}
-_NO_PLACE = "has no equivalent in the current form and is left out"
+_NO_PLACE = "has no equivalent in the current format and was dropped"
 
 
 def is_old(root: PlacedValue) -> bool:
@@ -46,7 +46,7 @@ def problem_of_old_form(root: PlacedValue) -> Problem:
     """Return the problem to report if the user tries to run an old configuration."""
     source = root.place.source
     message = (
-        "has the form of ML-Agents before 0.19, such as settings directly below 'default' or a behavior's name. "
+        "has the format of ML-Agents before 0.19, such as settings directly below 'default' or a behavior's name. "
         f"Convert it with 'trajtrainer config {source} > NEW.yaml', check what that reports, and use NEW.yaml"
     )
     return Problem(Place(source), message)
@@ -78,8 +78,8 @@ def convert(root: PlacedValue) -> list[Problem]:
             root.mapping["default_settings"] = settings
         else:
             message = (
-                "was merged into every behavior of the file, and is not kept as default_settings: in the current form, "
-                "these would add reward signals and sections to behaviors that replaced them in the old form"
+                "was merged into every behavior of the file, and is not kept as default_settings: in the current "
+                "format, these would add reward signals and sections that the behaviors replaced in the old format"
             )
             notes.append(Problem(default.place, message))
     _move_checkpoint_settings(root, notes)

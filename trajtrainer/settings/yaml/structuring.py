@@ -84,7 +84,7 @@ def _unknown(key: str, cls: type) -> str:
     if issubclass(cls, Hyperparameters):
         owners = [name for name, row in ALGORITHMS.builtin.items() if key in attrs.fields_dict(row.settings)]
         if owners:
-            return f"is for trainer_type {', '.join(owners)}"
+            return f"is only for trainer_type {', '.join(owners)}"
     fields = fields_of(cls)
     for section in fields:
         if any(key in attrs.fields_dict(each) for each in sections_of(section)):
@@ -135,7 +135,7 @@ def _settings_factory(**types: Any) -> HookFactory:
             overrides[field.name] = override(omit=True) if is_internal(field) else override(struct_hook=hook)
         return make_dict_structure_fn(cls, converter, **overrides)
 
-    return _expecting(dict, "a mapping ({} takes the defaults)", factory)
+    return _expecting(dict, "a mapping ({} means the defaults)", factory)
 
 
 def _checked(converter: Converter, field: attrs.Attribute[Any], field_type: Any, value: Any, _type: Any) -> Any:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     merge = commands.add_parser("merge", help="merge the episodes of several recordings")
     split = commands.add_parser("split", help="write the first episodes to one recording and the rest to another")
     convert = commands.add_parser(
-        "convert", help="write a recording in another format, according to the name of the output"
+        "convert", help="write a recording in another format, which the suffix of the output determines"
     )
     for each in (info, merge):
         each.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     split.add_argument("--rest", required=True, type=Path, metavar="FILE", help="the file for the remaining episodes")
     how_many = split.add_mutually_exclusive_group(required=True)
-    how_many.add_argument("--episodes", type=int, metavar="N", help="how many episodes the first file gets")
+    how_many.add_argument("--episodes", type=int, metavar="N", help="the number of episodes in the first file")
     how_many.add_argument(
-        "--fraction", type=float, metavar="F", help="the fraction of all episodes that the first file gets, such as 0.9"
+        "--fraction", type=float, metavar="F", help="the fraction of all episodes in the first file, such as 0.9"
     )
     for each in (info, merge, split, convert):
         add_raw_image_order(each)

@@ -163,7 +163,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
                     logger.warning("%s: %s were truncated after %s.", model.name, amount, limit)
         if stop.requested:
             break
-    sources = [f"environment parameters as {whose.name} was trained with"] if of_run else []
+    sources = [f"the environment parameters that {whose.name} was trained with"] if of_run else []
     sources += [f"given {acting.in_words(given)}"] if given else []
     evaluation = FinishedEvaluation(results, settings, ", ".join(sources) or "the environment's own parameters")
     text = json.dumps(to_json(evaluation), indent=2) + "\n"

@@ -33,8 +33,8 @@ class Hub:
     def __init__(self, repository: str) -> None:
         if not _REPOSITORY.fullmatch(repository):
             raise SettingsError(
-                f"{repository!r} cannot be a model on the hub, expected OWNER/NAME (letters, digits, '-', '_', '.'), "
-                "such as 'anna/ppo-3DBall'."
+                f"{repository!r} is not a valid name of a model on the hub. Expected OWNER/NAME (letters, digits, '-', "
+                "'_', '.'), such as 'anna/ppo-3DBall'."
             )
         self.repository = repository
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads this at import
@@ -106,7 +106,7 @@ class Hub:
             "model needs its owner's token.",
             429: "received too many requests (429). Try again in a few minutes.",
         }
-        return f"The hub at {self.endpoint} {reasons.get(status, f'refused this ({status}): {self._brief(answer)}')}"
+        return f"The hub at {self.endpoint} {reasons.get(status, f'rejected this ({status}): {self._brief(answer)}')}"
 
     def _brief(self, text: str) -> str:
         """Return text from the hub or the package on one line, shortened and without the token."""

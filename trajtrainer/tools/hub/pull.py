@@ -56,7 +56,7 @@ def pull(
     check_no_one_trains(target)
     if target.exists() and not force:
         raise RunFolderError(
-            f"{target} exists already. Choose another --run-id, or keep the old run under another name with --force."
+            f"{target} already exists. Choose another --run-id, or keep the old run under another name with --force."
         )
     with hub.translating_errors():
         model = hub.api.model_info(hub.repository, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
@@ -171,7 +171,7 @@ def run_files(hub: Hub, listed: Sequence[Any]) -> list[Any]:
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         raise HubError(
             f"{hub.repository} cannot be downloaded: {'; '.join(faults[:_MOST_FAULTS])}{more}. Nothing was downloaded. "
-            "Please tell its owner."
+            "Please report this to its owner."
         )
     if not files:
         raise HubError(f"{hub.repository} has no files. Check that it is the right model: {hub.url}.")

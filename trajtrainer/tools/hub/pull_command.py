@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-size", metavar="MB", type=_size, default=2000, help="refuse a model larger than this (default: 2000)"
     )
     parser.add_argument(
-        "--force", action="store_true", help="use a run id that exists already; the earlier run is kept as ID.old"
+        "--force", action="store_true", help="use a run id that already exists; the earlier run is kept as ID.old"
     )
 
 

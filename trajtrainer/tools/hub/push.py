@@ -98,7 +98,7 @@ def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any]
             name = re.sub(rf"({re.escape(PREFIX)}\d+)\..*(\.\d+\.\d+)", r"\1\2", path.relative_to(run).as_posix())
             if any(place in content for place in places):
                 if not path.name.startswith(PREFIX):
-                    logger.warning("%s contains an absolute path of this machine and is left out.", path)
+                    logger.warning("%s contains an absolute path of this machine, so it is not uploaded.", path)
                     continue
                 content = _without(places, content, path)
             folder.joinpath(name).parent.mkdir(exist_ok=True)

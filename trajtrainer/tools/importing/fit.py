@@ -41,7 +41,7 @@ from trajtrainer.tools.importing.policy import (
 )
 
 _NO_BOUNDS = (
-    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
+    "it does not say to which bounds its continuous actions were clipped. Pass --clip, such as 1 for a Box of -1 to 1; "
     "these bounds are rescaled to -1 and 1, the range of the actions that agents receive"
 )
 IMPORTED = "imported"
@@ -74,14 +74,14 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
     except RuntimeError as error:
         first = next(layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
         wanted = (
-            f"the first layer takes {first.in_features} numbers"
+            f"the first layer expects {first.in_features} numbers"
             if isinstance(first, nn.Linear)
             else f"the first layer is a convolution of {first.in_channels} channels"
         )
-        raise MismatchError(f"its layers do not take {_seen(spec.observation_specs)}: {wanted}") from error
+        raise MismatchError(f"its layers do not accept {_seen(spec.observation_specs)}: {wanted}") from error
     if size != policy.head.layer.in_features:
         raise MismatchError(
-            f"its last layer takes {policy.head.layer.in_features} numbers, but the layers before it output {size}"
+            f"its last layer expects {policy.head.layer.in_features} numbers, but the layers before it output {size}"
         )
     head = _with_bounds(policy.head, hints)
     _check_actions(head, spec)
@@ -97,7 +97,7 @@ def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> li
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
     if sorted(found) != sorted(names):
-        raise MismatchError(f"it sees {', '.join(map(repr, names))}, but these agents send {_seen(sensors)}")
+        raise MismatchError(f"it expects {', '.join(map(repr, names))}, but these agents send {_seen(sensors)}")
     return [_sensors(part, spec, [found.index(name)], hints) for name, part in zip(names, parts, strict=True)]
 
 
@@ -114,11 +114,11 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         raise MismatchError(_NO_BOUNDS)
     if actions.discrete_size and found.hints.scores is None:
         raise MismatchError(
-            "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
+            "it does not say what its outputs for discrete actions are. Pass --scores logits if actions were "
             "sampled from them, or --scores values if the best was taken, as in DQN"
         )
     if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
-        raise MismatchError(f"values are for a single choice, but these agents make {actions.discrete_size}")
+        raise MismatchError(f"--scores values supports only one branch, but these agents have {actions.discrete_size}")
     return _sensors(found.part, spec, range(len(spec.observation_specs)), found.hints)
 
 
@@ -133,21 +133,23 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
-        raise MismatchError(f"it sees {shape}, {sent}{hint}")
+        raise MismatchError(f"it expects {shape}, {sent}{hint}")
     if is_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MismatchError(f"it takes one image, {sent}")
+        raise MismatchError(f"it expects one image, {sent}")
     if not is_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MismatchError(f"it takes a single vector, {sent}")
+        raise MismatchError(f"it expects a single vector, {sent}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
     if has_images and scale is not None and hints.image_scale not in (None, scale):
-        raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)")
+        raise MismatchError(
+            f"according to the file, its pixels are from 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)"
+        )
     statistics = hints.statistics
     if statistics is not None and (is_picture or (has_images and scale is not None)):
         raise MismatchError("statistics of images are not supported")
     scale = hints.image_scale if scale is None and has_images else scale
     if scale is None and has_images:
         raise MismatchError(
-            "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
+            "it does not say which range pixels had in training. Pass --image-scale 1 for 0 to 1, or --image-scale 255"
         )
     if statistics is not None and len(statistics.mean) != numbers:
         raise MismatchError(f"the statistics have {len(statistics.mean)} numbers, {sent}")
@@ -168,7 +170,7 @@ def _with_bounds(head: Head, hints: Hints) -> Head:
         bounds = (torch.full((size,), given[0]), torch.full((size,), given[1]))
         if head.bounds is not None and not all(map(torch.equal, bounds, head.bounds)):
             shown = " and ".join(str([round(float(number), 6) for number in bound]) for bound in head.bounds)
-            raise MismatchError(f"it says that its actions are within {shown} (--clip)")
+            raise MismatchError(f"according to the file, its actions are within {shown}, so --clip cannot differ")
     if any(len(bound) != head.layer.out_features for bound in bounds):
         raise MismatchError(f"it has {head.layer.out_features} actions, but bounds for {len(bounds[0])}")
     return replace(head, bounds=bounds)
@@ -210,7 +212,8 @@ def own_actor(
     linears = [layer for layer in fitted.body.layers if isinstance(layer, nn.Linear)]
     if reason := _obstacle(policy, fitted, statistics, linears, spec):
         raise CheckpointError(
-            f"The {policy.trainer} cannot become a run: {reason}. It can only become a model for Unity: -o NAME.onnx."
+            f"The policy ({policy.trainer}) cannot be converted to a run: {reason}. It can only be converted to a "
+            "model for Unity: -o NAME.onnx."
         )
     is_squashed, usual = fitted.head.tanh_squash, NetworkSettings()
     network = NetworkSettings(
@@ -262,12 +265,12 @@ def _obstacle(
     layers, head = list(fitted.body.layers), fitted.head
     between = {type(layer) for layer in layers[1::2]}
     if any(observation_kind(sensor) is not ObservationKind.VECTOR for sensor in spec.observation_specs):
-        return "its agents see more than vectors"
+        return "its agents have observations other than vectors"
     if not linears or len(layers) != 2 * len(linears) or len({layer.out_features for layer in linears}) != 1:
         sizes = ", ".join(str(layer.out_features) for layer in linears)
-        return f"its layers ({sizes or 'none'}) are not linear layers of one size, each followed by an activation"
+        return f"its layers ({sizes or 'none'}) are not linear layers of the same size, each followed by an activation"
     if len(between) != 1 or not between <= _ACTIVATIONS.keys():
-        return f"its activation is none of {', '.join(each.value for each in _ACTIVATIONS.values())}"
+        return f"its activation is not one of {', '.join(each.value for each in _ACTIVATIONS.values())}"
     if isinstance(head, foreign.GreedyHead):
         return "it has action values instead of probabilities"
     if policy.head.kind in (HeadKind.MEANS, HeadKind.SQUASHED) and policy.head.log_sigma is None:

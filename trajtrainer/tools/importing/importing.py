@@ -71,7 +71,7 @@ def import_policy(
         found = check(read_policy, source, hints)
         if wants_run and isinstance(found, ForeignModel):
             check.errors.append(
-                CheckpointError(f"{source} cannot become a run, only another model: use -o NAME{_MODEL}.")
+                CheckpointError(f"{source} can only be converted to a model, not to a run: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
     looking = for_inference(settings)
@@ -87,7 +87,7 @@ def import_policy(
             write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), output)
         else:
             actor = fitted_actor(found, hints, seen.spec)
-            logger.info("%s is a %s, after %d steps.", source, found.trainer, found.step)
+            logger.info("%s contains a policy (%s) after %d steps of training.", source, found.trainer, found.step)
             if wants_run:
                 own, trainer = own_actor(found, actor, found.statistics or hints.statistics, seen.spec)
                 write_run(output, seen.name, found, own, trainer, settings)
@@ -102,14 +102,14 @@ def import_policy(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
             "NormalizeObservation). They are assumed not to be. If they were, %s.",
             source,
-            "this policy cannot be imported" if has_names else "give --statistics",
+            "this policy cannot be imported" if has_names else "pass --statistics",
         )
     sensors = seen.spec.observation_specs
     if len(sensors) > 1 and not has_names:  # the file does not say which numbers come from which sensor
         ends = list(itertools.accumulate(int(sensor.shape[0]) for sensor in sensors))
         ranges = zip([0, *ends], ends, sensors, strict=False)
         order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
-        logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", order)
+        logger.info("The inputs of the policy: %s. They must be in the same order as in training.", order)
     logger.info("Wrote %s.", output)
     return 0
 
@@ -117,7 +117,7 @@ def import_policy(
 def _check_folder(output: Path) -> None:
     check_run_id(output.name, "-o")
     if output.exists() or not output.parent.is_dir():
-        found = "exists already" if output.exists() else "is in a folder that does not exist"
+        found = "already exists" if output.exists() else "is in a folder that does not exist"
         raise SettingsError(f"{output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
 
 

@@ -128,7 +128,9 @@ def _obstacles(model: onnx.ModelProto) -> Iterator[str]:
             continue
         for value in values:
             if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-                more = ". Export what the actions are chosen from, before ArgMax" if what == "output" else ""
+                more = (
+                    ". Export the values from which the actions are chosen, before ArgMax" if what == "output" else ""
+                )
                 yield f"its {what} {value.name!r} is not of type float32{more}"
     if inputs and len(_sizes(inputs[0])) < 2:
         yield f"its input {inputs[0].name!r} has no batch of observations as its first dimension"

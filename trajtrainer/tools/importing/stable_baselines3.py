@@ -186,7 +186,7 @@ class _Data:
             raise NoCheckpointError(NO_ACTIVATION)
         if hints.activation not in (None, found):
             raise NoCheckpointError(
-                f"it says that {found} follows each of its layers, not {hints.activation} (--activation)"
+                f"according to the file, {found} follows each of its layers, not {hints.activation} (--activation)"
             )
         return found
 
@@ -196,7 +196,7 @@ class _Data:
             shape = (1, layer.out_features)
         else:
             if not self._has_arguments:
-                raise NoCheckpointError("its policy_kwargs are only pickled, so nothing says how it uses gSDE")
+                raise NoCheckpointError("its policy_kwargs are only pickled, so it is unknown how it uses gSDE")
             shape = (layer.in_features, layer.out_features)
             if self.arguments.get("use_expln", False):
                 log_std = torch.where(log_std <= 0, log_std, (torch.log1p(log_std.clamp(min=0)) + 1.0).log())
@@ -228,7 +228,7 @@ class _Data:
             raise NoCheckpointError(f"its observation space is a {kind}, expected a Box or a Dict of them")
         found = _PART.findall(text) if len(text) <= _LONGEST_ARRAY else []
         if not found or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
-            raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of Box alone")
+            raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of only Box")
         return [
             Part(name, shape, self._scale(shape, is_byte=(bounds, dtype) == ("0, 255", "uint8")))
             for _, name, bounds, sizes, dtype in found

@@ -109,7 +109,7 @@ def _squashed(weights: Weights, activation: str) -> tuple[str, list[nn.Module], 
     mean, noise = weights.linear("fc_mean"), weights.linear("fc_logstd")
     actions = mean.out_features
     if noise.weight.shape != mean.weight.shape:
-        raise NoCheckpointError("fc_logstd has another shape than fc_mean")
+        raise NoCheckpointError("fc_logstd and fc_mean have different shapes")
     # log sigma = min + (max - min) / 2 (tanh(layer) + 1). WithTanh computes the tanh, the last layer the rest.
     half = (_LOG_STD_MAX - _LOG_STD_MIN) / 2
     means = linear(torch.cat((mean.weight, torch.zeros(actions, actions)), 1), mean.bias)

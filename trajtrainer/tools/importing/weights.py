@@ -22,7 +22,7 @@ from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_size,
 from trajtrainer.tools.importing.policy import ACTIVATIONS, ObservationStatistics, linear
 
 NO_ACTIVATION: Final = (
-    f"it does not say what follows each of its layers. Give --activation, one of {', '.join(ACTIVATIONS)}"
+    f"it does not specify the activation after each of its layers. Pass --activation, one of {', '.join(ACTIVATIONS)}"
 )
 _MOST_BYTES = 2**28
 _MOST_NAMED = 6
@@ -63,8 +63,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         if not is_pickled:
             raise _damaged(path, error) from error
         raise CheckpointError(
-            f"{path} holds pickled objects, which could be code, so it was not loaded. If you trust it, save its "
-            "weights alone:\n"
+            f"{path} contains pickled objects, which could run code, so it was not loaded. If you trust it, save only "
+            "its weights:\n"
             f'  model = torch.load("{path.name}", weights_only=False)\n'
             '  torch.save(model.state_dict(), "weights.pt")'
         ) from error
@@ -114,7 +114,9 @@ class Weights:
             raise NoCheckpointError(f"it has {len(content):,} tensors, expected at most {_MOST_NAMES:,}")
         for name, value in content.items():
             if not isinstance(name, str) or not isinstance(value, Tensor):
-                raise NoCheckpointError(f"expected tensors by name, found {name!r}: a {type(value).__name__}")
+                raise NoCheckpointError(
+                    f"expected a mapping from names to tensors, but {name!r} is a {type(value).__name__}"
+                )
             if len(name) > _LONGEST_NAME:
                 raise NoCheckpointError(
                     f"one of its tensors has a name of {len(name):,} characters, expected at most {_LONGEST_NAME}"
@@ -223,8 +225,8 @@ def read_statistics(path: Path) -> ObservationStatistics:
     with opened(path) as file:
         if not zipfile.is_zipfile(file):
             raise NoCheckpointError(
-                "it is not an .npz file. A pickle could be code and is not loaded. If you trust it, save its content:\n"
-                + how_to_save(path.name)
+                "it is not an .npz file. A pickle could run code, so it is not loaded. If you trust it, save "
+                "its content:\n" + how_to_save(path.name)
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     looks = hasattr(arguments, "env") or arguments.editor
     if arguments.name is not None and looks:
-        raise SettingsError("Give the name of a shipped configuration or an environment, not both.")
+        raise SettingsError("Pass either the name of a shipped configuration or an environment, not both.")
     if hasattr(arguments, "env") and arguments.editor:
         raise SettingsError("Give either --env or --editor, not both.")
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):

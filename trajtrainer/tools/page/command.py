@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {_HOST})",
     )
     parser.add_argument(
-        "--port", metavar="N", type=_port, default=_PORT, help=f"the port; 0 takes a free one (default: {_PORT})"
+        "--port", metavar="N", type=_port, default=_PORT, help=f"the port; 0 picks a free one (default: {_PORT})"
     )
     parser.add_argument(
         "--token-file",
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = look_up(arguments.results, results)
     if results.exists() and not results.is_dir():
         raise RunFolderError(
-            f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."
+            f"The results folder {results} is a file. Pass the folder that 'trajtrainer learn' writes to."
         )
     try:
         viewer = Viewer(ContainedFolder(results))

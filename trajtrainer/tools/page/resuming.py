@@ -24,7 +24,7 @@ def resume_command(saved: SavedRun) -> tuple[str, str]:
     started = saved.metadata.get("command_line_arguments") or "trajtrainer"
     program = PureWindowsPath(str(started).partition(" ")[0])
     if program.stem not in _COMMANDS:
-        return "", f"A program started this run ({program.name}). Start it again with resume=True."
+        return "", f"This run was started by a program ({program.name}). Start it again with resume=True."
     results = saved.folder.path.joinpath(*saved.parts[:-1])
     words = ["trajtrainer", "learn", str(saved.path / "configuration.yaml"), "--resume"]
     words += [f"--run-id={saved.path.name}", f"--results-dir={results}"]

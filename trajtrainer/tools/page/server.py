@@ -171,10 +171,10 @@ class Api:
         try:
             changes = json.loads(body)
             if not isinstance(changes, dict):
-                raise ValueError("Expected an object.")
+                raise ValueError("Expected a JSON object.")
             seen = changes.pop("seen", None)
             if ("text" in changes) != isinstance(seen, str):
-                raise ValueError("A new text needs seen, the text that it replaces.")
+                raise ValueError("A change of the text must include 'seen', the text that it replaces.")
             annotate = partial(self._viewer.annotate, request.query_params.get("run", ""), changes, seen)
             await anyio.to_thread.run_sync(annotate)
         except (ValueError, RecursionError) as error:
@@ -276,7 +276,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise RunFolderError(
             f"The page cannot be served at {host}, port {port}: {error.strerror or error}. Another page or program may "
-            "have the port: choose another one with --port (0 takes a free one)."
+            "be using the port: choose another one with --port (0 picks a free one)."
         ) from error
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the policy whose decisions are recorded in the states that --policy reaches (DAgger); by default "
         "--policy",
     )
-    add_count(parser, "--episodes", "episodes", "complete episodes of the behavior and each team", default=_EPISODES)
+    add_count(parser, "--episodes", "episodes", "complete episodes of each team of the behavior", default=_EPISODES)
     add_count(parser, "--length", "steps", "write only this many steps of each episode, as if it had been interrupted")
     parser.add_argument("--behavior", metavar="NAME", help="the behavior to record, if the environment has several")
     parser.add_argument(

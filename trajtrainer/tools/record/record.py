@@ -103,15 +103,15 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summar
     source = DemonstrationSource(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
     recordings.write(wanted.output, source)
     if recording.failure is not None:
-        logger.error("%s The episodes before that were written.", recording.failure)
+        logger.error("%s The episodes recorded before that were written.", recording.failure)
     return summarize(source), acting.exit_code(recording.failure, stop)
 
 
 def _check_single(behaviors: Collection[str]) -> None:
     if len(behaviors) > 1:
         raise SettingsError(
-            f"The environment has the behaviors {', '.join(behaviors)}, but a {SUFFIX} file holds only one: "
-            "choose it with --behavior."
+            f"The environment has the behaviors {', '.join(behaviors)}, but a {SUFFIX} file can contain only one: "
+            "choose one with --behavior."
         )
 
 

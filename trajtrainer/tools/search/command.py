@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
     )
     add_count(parser, "--trials", "trials", "overrides search.trials")
-    add_count(parser, "--parallel", "trials", "trials at once; overrides search.parallel")
+    add_count(parser, "--parallel", "trials", "trials to run at the same time; overrides search.parallel")
     parser.add_argument(
         "--backend",
         choices=list(BACKENDS),
@@ -117,7 +117,7 @@ def _log_results(study: Study) -> None:
         plot(study, importances, picture)
         logger.info("Picture: %s", picture)
     except ImportError:
-        logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")
+        logger.info("To plot the search: pip install 'trajtrainer[plot]'.")
     except OSError as error:
         logger.error("%s could not be written: %s.", picture, error.strerror or error)
     command = shell_line(["trajtrainer", "learn", study.path / BEST, "--run-id=NAME"])

@@ -262,7 +262,7 @@ class Search:
         elif outcome.is_pruned:
             logger.info("%s: stopped early, because other trials do better.", name)
         elif outcome.error:
-            logger.warning("%s failed and was left out: %s", name, outcome.error)
+            logger.warning("%s failed and is ignored: %s", name, outcome.error)
             self._failures += 1
             if self._failures == _HOPELESS and not self.study.completed:
                 raise SettingsError(f"The first {_HOPELESS} trials have all failed. The last one: {outcome.error}")

@@ -115,7 +115,7 @@ class Study:
                 except Exception as error:  # Optuna trusts every line of its journal, and may raise anything
                     raise RunFolderError(
                         f"The study {self._journal} is damaged: {str(error) or type(error).__name__}. Repair the "
-                        "line, or start over with --force (the trials so far are kept)."
+                        "damaged line, or start over with --force (the trials so far are kept)."
                     ) from error
                 self._check_settings()
                 self._write_best()  # an earlier search may have ended before writing it

@@ -91,7 +91,7 @@ class TrialProcess:
             output.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
             lines = output.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
         names = {-number: number.name for number in signal.Signals}
-        how = f"was ended by the signal {names[code]}" if code in names else f"ended with the exit code {code}"
+        how = f"was killed by the signal {names[code]}" if code in names else f"exited with code {code}"
         return "\n  ".join([f"its process {how}", *lines])
 
 

@@ -205,7 +205,7 @@ def about(program: Program, origin: Origin, language: str, stack: str, prefix: s
         f"The policy of {safe(origin.behavior)!r}{run} after {origin.step} steps, for {language}.",
         f"Written by trajtrainer {__version__}. It needs no other files.",
         "",
-        "License: Apache-2.0 for the code, as trajtrainer. The weights belong to the people who trained them.",
+        "License: Apache-2.0 for the code, like trajtrainer. The weights belong to the people who trained them.",
         "",
         "Observations, as float32, agent by agent:",
     ]

@@ -162,7 +162,7 @@ class _Tournament:
         return self._policies[key]
 
     def progress(self) -> str:
-        return f"{len(self.results)} of {len(self.matches)} games are over."
+        return f"{len(self.results)} of {len(self.matches)} games have finished."
 
 
 class _NamedPolicy:

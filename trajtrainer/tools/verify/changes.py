@@ -257,7 +257,7 @@ def _sensor_orders(question: Question, labels: Sequence[str]) -> Iterator[Change
 
     for group in groups.values():
         for order in _orders(len(group)):
-            text = f"The sensors come in another order: {', '.join(labels[group[each]] for each in order)}."
+            text = f"The sensors come in a different order: {', '.join(labels[group[each]] for each in order)}."
             yield Change(Cause.SENSOR_ORDER, text, partial(ordered, group=group, order=order))
     for sensor, values in enumerate(question.obs):
         if values.ndim == _LIST:
@@ -358,7 +358,7 @@ def refitted(network: Network, recording: RecordedDecisions) -> Iterator[Change]
     wanted = [network.shapes[name] for name in names]
     for order in itertools.permutations(range(len(shapes))) if len(shapes) <= _MOST_REORDERED else ():
         if [shapes[each] for each in order] == wanted and list(order) != sorted(order):
-            text = f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}."
+            text = f"The model expects the sensors in a different order: {', '.join(labels[each] for each in order)}."
             obs = tuple(question.obs[each] for each in order)
             yield Change(Cause.SENSOR_ORDER, text, partial(replace, obs=obs))
     others = [number for number, (own, other) in enumerate(zip(shapes, wanted, strict=True)) if own != other]
@@ -367,13 +367,13 @@ def refitted(network: Network, recording: RecordedDecisions) -> Iterator[Change]
     sensor, values, label = others[0], question.obs[others[0]], labels[others[0]]
     own, other = shapes[sensor], wanted[sensor]
     if own[1:] == other[1:] and other[0] % own[0] == 0:
-        text = f"The model takes {other[0] // own[0]} stacked frames of {label}, but only one was recorded."
+        text = f"The model expects {other[0] // own[0]} stacked frames of {label}, but only one was recorded."
         yield Change(Cause.STACKING, text, _showing(sensor, stack(question, values, other[0] // own[0])))
     elif own[1:] == other[1:] and own[0] % other[0] == 0:
-        text = f"{own[0] // other[0]} stacked frames of {label} were recorded, but the model takes only one."
+        text = f"{own[0] // other[0]} stacked frames of {label} were recorded, but the model expects only one."
         yield Change(Cause.STACKING, text, _showing(sensor, values[:, -other[0] :]))
     for axes in itertools.permutations(range(3)) if len(own) == 3 else ():
         if tuple(own[axis] for axis in axes) == other:
-            text = f"The pictures of {label} were recorded as {own}, but the model takes {other}."
+            text = f"The pictures of {label} were recorded as {own}, but the model expects {other}."
             shown = values.transpose(0, *(axis + 1 for axis in axes))
             yield Change(Cause.PICTURES, text, _showing(sensor, shown))

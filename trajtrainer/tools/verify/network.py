@@ -277,9 +277,9 @@ def _inspected(model: onnx.ModelProto | None, report: Report) -> Network:
     own = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
         if tensor.name in contract.ALSO_ACCEPTED_INPUTS:
-            problems.append(f"it takes the input {tensor.name!r}, which only trainers before ML-Agents 1.4 export")
+            problems.append(f"it has the input {tensor.name!r}, which only trainers before ML-Agents 1.4 export")
         elif tensor.name.startswith(own) and not all(isinstance(size, int) for size in tensor.shape[1:]):
-            problems.append(f"it does not say the shape of {tensor.name}")
+            problems.append(f"it does not define the shape of {tensor.name}")
     if problems or model is None:
         raise CheckpointError(f"The model {report.path} cannot be used: {'; '.join(problems)}.")
     return Network(model, report)

@@ -36,7 +36,11 @@ def _verdict(verdict: Verdict, model: str) -> Iterator[str]:
         yield from _unexplained(verdict)
     elif best.change is not UNCHANGED:
         yield f"  {best.change.text}"
-        before = "the model cannot take what was recorded" if plain is None else plain.figures.in_words(best.mode)
+        before = (
+            "the model does not accept the recorded observations"
+            if plain is None
+            else plain.figures.in_words(best.mode)
+        )
         yield f"  before: {before}"
         yield f"  after:  {best.figures.in_words(best.mode)}"
     else:

@@ -160,7 +160,7 @@ def _check_fit(network: Network, recording: RecordedDecisions) -> None:
     action = recording.spec.action_spec
     own = (network.report.continuous_size, tuple(network.report.discrete_branches))
     theirs = (action.continuous_size, tuple(action.discrete_branches))
-    where = f"{recording.paths[0]} is a recording of other agents than those of {network.name}"
+    where = f"{recording.paths[0]} was recorded with different agents than those of {network.name}"
     if own != theirs:
         raise CheckpointError(
             f"{where}: it has {theirs[0]} continuous actions and the discrete branches {list(theirs[1])}, but "
@@ -169,7 +169,7 @@ def _check_fit(network: Network, recording: RecordedDecisions) -> None:
     if not network.takes(recording.question.shapes) and not any(refitted(network, recording)):
         sensors = ", ".join(f"{name!r} {shape}" for name, shape in _named(recording.spec))
         wanted = ", ".join(f"{name} {tuple(shape)}" for name, shape in network.shapes.items())
-        raise CheckpointError(f"{where}: it has the sensors {sensors}, but the model takes {wanted}.")
+        raise CheckpointError(f"{where}: it has the sensors {sensors}, but the model expects {wanted}.")
 
 
 def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
@@ -180,14 +180,14 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
     ordered += sorted(path for path in files if path not in numbered)
     if len(ordered) > _MOST_CHECKPOINTS:
         picked = np.linspace(0, len(ordered) - 1, _MOST_CHECKPOINTS).astype(int)
-        logger.info("%d checkpoints found, comparing %d.", len(ordered), _MOST_CHECKPOINTS)
+        logger.info("Found %d checkpoints; comparing %d of them.", len(ordered), _MOST_CHECKPOINTS)
         ordered = [ordered[each] for each in picked]
     for path in ordered:
         try:
             (policy,) = find_policies(path, path.parent, None)
             network = _network_of_checkpoint(policy)
         except TrajtrainerError as error:
-            logger.warning("The checkpoint %s is left out: %s", path, error)
+            logger.warning("Skipping the checkpoint %s: %s", path, error)
             continue
         what = f"of step {numbered[path]:,} ({path})" if path in numbered else str(path)
         text = f"These are the actions of another model of the run: the checkpoint {what}."
@@ -241,8 +241,8 @@ def _which(network: Network, others: Sequence[Change], recording: RecordedDecisi
             same.append(all(np.allclose(np.exp(a), np.exp(b), atol=1e-3) for a, b in pairs))
     if not any(same):
         yield (
-            f"The model {network.name} acts like none of the run's checkpoints: it comes from another run, or from "
-            "a step that was not kept."
+            f"The model {network.name} does not act like any of the run's checkpoints: it comes from another run, "
+            "or from a step that was not kept."
         )
     elif not same[0]:
         yield f"The model {network.name} is not the run's newest: {others[same.index(True)].text.partition(': ')[2]}"

@@ -21,7 +21,7 @@ def suggested(seen: Seen) -> Section | None:
         "critic_hidden_units": units,
         "critic_num_layers": layers,
         "learning_rate": Choice(3e-4),
-        "learning_rate_schedule": Choice("constant", "a falling one learns more slowly"),
+        "learning_rate_schedule": Choice("constant", "a decreasing learning rate learns more slowly"),
     }
     return {
         "hyperparameters": replay(seen, 256) | critics,

@@ -220,7 +220,7 @@ def _check_plain(value: object, path: str) -> None:
         for i, item in enumerate(value):  # type: ignore[arg-type]
             _check_plain(item, f"{path}[{i}]")
     elif value is not None and type(value) not in (bool, int, float, str, bytes) and not isinstance(value, Tensor):
-        raise TypeError(f"{path} is a {type(value).__name__}; a checkpoint holds only tensors and plain data")
+        raise TypeError(f"{path} is a {type(value).__name__}; a checkpoint may contain only tensors and plain data")
 
 
 # From ML-Agents' layout to our state

@@ -126,7 +126,7 @@ export class Chart extends Component {
     const at = (x) => (state.byTime ? clock(x) : `step ${x}`);
     const values = this.lines.map(({ name, x, mean }) => `${name}: ${short(mean.at(-1))} at ${at(x.at(-1))}`);
     const label = [`${this.title} over ${state.byTime ? "time" : "steps"}`, ...values].join("; ");
-    const about = this.isHistogram && "The line is the median. The bands hold the middle 50%, the middle 90% and all values.";
+    const about = this.isHistogram && "The line is the median. The bands contain the middle 50%, the middle 90% and all values.";
     return html`<figure ref=${this.figure} class=${isLarge ? "chart large" : "chart"}>
       <figcaption><span title=${tag}>${this.title} <small title=${about || null}>${this.notes}</small></span>
         <span class="tools">${chartMenu(this)}

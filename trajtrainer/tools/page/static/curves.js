@@ -9,7 +9,7 @@ const FIRST = ["Environment", "Evaluation", "Self-play"];
 const OPEN = [...FIRST, "Losses", "Policy"];
 const REWARD = "Environment/Cumulative Reward";
 const SEEDS = "One line for runs that differ only in their seed: the interquartile mean (with fewer than four seeds, the mean) " +
-  "in its 95% bootstrap interval. Thin lines are single seeds.";
+  "with its 95% bootstrap interval. Thin lines are single seeds.";
 const answer = new Answer("tags", 1500);
 const folds = new Map(); // behavior and category -> whether the section is open
 
