@@ -187,7 +187,7 @@ WRONG = [
     (
         behavior("network_settings: {critic_only: [Truth, -1]}"),
         "a.yaml:4: behaviors.A.network_settings.critic_only: found a list, expected a list of sensors, by name or by "
-        "by number (from 0)",
+        "number (from 0)",
     ),
     (
         behavior("trainer_type: ppo\nhyperparameters: {shared_critic: true}\nnetwork_settings: {critic_only: [1]}"),
