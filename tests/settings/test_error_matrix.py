@@ -126,7 +126,7 @@ WRONG = [
     ),
     (
         "evaluation: {seed: 3}",
-        "a.yaml:1: evaluation: has neither interval nor episodes, expected both, here or in a behavior",
+        "a.yaml:1: evaluation: has neither interval nor episodes; expected both, here or in a behavior",
     ),
     (
         "evaluation: {interval: 0, episodes: 5}",
@@ -187,7 +187,7 @@ WRONG = [
     (
         behavior("network_settings: {critic_only: [Truth, -1]}"),
         "a.yaml:4: behaviors.A.network_settings.critic_only: found a list, expected a list of sensors, by name or by "
-        "number from 0 on",
+        "number (from 0)",
     ),
     (
         behavior("trainer_type: ppo\nhyperparameters: {shared_critic: true}\nnetwork_settings: {critic_only: [1]}"),

@@ -63,7 +63,7 @@ def test_it_is_a_base_env() -> None:
 
 
 def test_errors_name_its_arguments() -> None:
-    with pytest.raises(UnityEnvironmentException, match=r"^Couldn't launch.*Give file_name the path of a build"):
+    with pytest.raises(UnityEnvironmentException, match=r"^Couldn't launch.*Set file_name to the path of a build"):
         UnityEnvironment("no/such/build")
     with pytest.raises(UnityTimeOutException, match=r"needs no_graphics=True or xvfb.*a larger timeout_wait\."):
         UnityEnvironment(base_port=free_port(), timeout_wait=0.05)

@@ -249,7 +249,7 @@ def test_a_picture_of_another_size(tmp_path: Path) -> None:
     def wider(png: bytes) -> bytes:
         return png[:16] + (7).to_bytes(4, "big") + png[20:]
 
-    expected = "step 3: sensor 'camera' (observation 0): a PNG of 6 rows by 7 columns, expected 6 by 5"
+    expected = "step 3: sensor 'camera' (observation 0): found a PNG of 6 rows by 7 columns, expected 6 by 5"
     assert expected in message(with_pictures(tmp_path / "x.demo", wider))
 
 

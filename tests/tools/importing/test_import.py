@@ -58,7 +58,7 @@ def test_a_model_acts_as_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     made = agent(Path("actor.pt"))
     run("import", "actor.pt", *ENV, "-o", "3DBall.onnx", *TOLD)
     told = capsys.readouterr().err
-    assert "actor.pt is a PPO of CleanRL, after 0 steps." in told
+    assert "actor.pt contains a policy (PPO of CleanRL) after 0 steps of training." in told
     assert "actor.pt does not say whether its observations were normalized" in told
     rows = np.random.default_rng(1).standard_normal((5, 8), np.float32)
     policy = trajtrainer.load_policy("3DBall.onnx")
@@ -162,7 +162,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["actor.pt", *ENV, "-o", "x.onnx"], "Pass --activation, one of tanh"),
         (
             ["actor.pt", *ENV, "-o", "x.onnx", "--activation", "tanh"],
-            "cannot be imported for '3DBall': it does not specify",
+            "cannot be imported for '3DBall': it does not say",
         ),
         (
             ["actor.pt", "--env", "sim:Basic", "-o", "x.onnx", *TOLD],

@@ -281,7 +281,7 @@ class PlayerSession(launcher.PlayerOwner):
             raise self._fault
 
     def _shake_hands(self, seed: int, num_areas: int) -> UnityRLInitializationOutputProto:
-        first = self._receive_first("never connected", _ADVICE_CONNECT)
+        first = self._receive_first("did not connect", _ADVICE_CONNECT)
         self._has_connected = True
         announced = UnityMessageProto.FromString(first).unity_output.rl_initialization_output
         self.owes_answer = True
