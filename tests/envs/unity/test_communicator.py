@@ -355,8 +355,8 @@ def test_a_wait_ends_in_time_in_a_flood() -> None:
     communicator = Communicator(0)
     with flooded(communicator.port):
         for _ in range(3):
-            assert in_background(communicator.receive, 0.2).result(5.0) is None
-        in_background(communicator.close).result(5.0)
+            assert in_background(communicator.receive, 0.2).result(LIMIT_S) is None
+        in_background(communicator.close).result(LIMIT_S)
 
 
 def test_a_wait_ends_in_time_in_a_flood_of_the_player_itself() -> None:
@@ -368,8 +368,8 @@ def test_a_wait_ends_in_time_in_a_flood_of_the_player_itself() -> None:
         assert in_background(communicator.receive, LIMIT_S).result(LIMIT_S) == handshake()
         communicator.answer(b"welcome")
         for _ in range(3):
-            assert in_background(communicator.receive, 0.2).result(5.0) is None
-        in_background(communicator.close).result(5.0)
+            assert in_background(communicator.receive, 0.2).result(LIMIT_S) is None
+        in_background(communicator.close).result(LIMIT_S)
 
 
 def test_a_player_finds_its_way_in_a_flood_and_goes_on(communicator: Communicator) -> None:
