@@ -101,7 +101,7 @@ def test_bytes_of_pictures_are_their_share_of_255(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (behavior([vector(4)], 2, (3,)), [r"takes obs_0 of shape (3,), not (4,)"]),
+        (behavior([vector(4)], 2, (3,)), [r"expects obs_0 of shape (3,), not (4,)"]),
         (behavior([vector(3)], 1, (3,)), ["has 2 continuous actions and the branches (3,), not 1 and (3,)"]),
         (behavior([camera(3, 20, 20)], 2, (2,)), ["branches (3,), not 2 and (2,)", "not (3, 20, 20)"]),
     ],

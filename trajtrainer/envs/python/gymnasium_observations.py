@@ -107,8 +107,8 @@ class ObservationLayout:
             case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
                 if len(space.shape) > 1:
                     logger.warning(
-                        "%s: the bytes of sensor %r of shape %s are not a picture (which has a height and width of at "
-                        "least %d, and channels and a stack of frames as further dimensions), so they are read as %d "
+                        "%s: sensor %r consists of bytes, but its shape %s is not that of a picture (height and width "
+                        "of at least %d, plus channels and possibly stacked frames), so the bytes are read as %d "
                         "numbers from 0 to 1. If they are codes that use only a part of 0 to 255, set normalize: true "
                         "in network_settings; if they are a picture, pass --env-args smallest_picture=N.",
                         self._where,
@@ -128,9 +128,9 @@ class ObservationLayout:
                 yield self._entities(space, path)
             case _:
                 raise UnsupportedError(
-                    f"{self._where}: the observation space {space}{at(path)} cannot be translated to sensors. "
-                    f"Supported spaces are {SUPPORTED}, and Sequence of any of the first four, none of them empty; a "
-                    "wrapper (gymnasium.ObservationWrapper) can translate it."
+                    f"{self._where}: the observation space {space}{at(path)} cannot be converted to sensors. "
+                    f"Supported spaces are {SUPPORTED}, and Sequence of any of the first four; none may be empty. A "
+                    "wrapper (gymnasium.ObservationWrapper) can convert it."
                 )
 
     def _entities(self, space: spaces.Sequence, path: tuple[Key, ...]) -> _Sensor:
@@ -139,7 +139,7 @@ class ObservationLayout:
         if most is None:
             raise UnsupportedError(
                 f"{self._where}: the observation space {space}{at(path)} is a list without a maximum length, which the "
-                f"network needs. Give one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists "
+                f"network needs. Set one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists "
                 "differ."
             )
         (item,) = self._sensors_of(space.feature_space, path)

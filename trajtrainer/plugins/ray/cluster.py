@@ -167,7 +167,10 @@ def _imported(*, alone: bool) -> ModuleType:
         # Despite its name, this variable makes Ray listen on loopback. Ray would ignore an explicit loopback address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    return importlib.import_module("ray")
+    import ray
+
+    module: ModuleType = ray
+    return module
 
 
 def _init(ray: ModuleType, **options: Any) -> None:

@@ -14,7 +14,6 @@ import math
 import os
 import warnings
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +51,7 @@ def import_optuna() -> ModuleType:
         SettingsError: it is not installed.
     """
     try:
-        optuna = import_module("optuna")
+        import optuna
     except ImportError as error:
         raise SettingsError(
             "A search needs the package optuna, which is not installed. Install it with: pip install "
@@ -60,7 +59,8 @@ def import_optuna() -> ModuleType:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    return optuna
+    module: ModuleType = optuna
+    return module
 
 
 class _Unlocked:
