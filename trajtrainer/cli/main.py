@@ -18,7 +18,7 @@ from trajtrainer.settings.checks import closest
 
 INTERRUPTED = 130
 _ONE_LINE = 10_000
-# Error messages of the dynamic loader if there is not enough memory.
+# Error messages from the dynamic loader when it runs out of memory.
 _NO_MEMORY = ("failed to map segment", "Cannot allocate memory")
 _WRONG_USAGE = 2  # as in argparse
 _ALIAS = "mlagents-learn"  # created by ``trajtrainer alias``

@@ -52,7 +52,7 @@ class Moment(enum.Enum):
     OBSERVED = enum.auto()  # with the step batch in which the agent requests a decision
     DECIDED = enum.auto()  # with the action batch that contains the decision
     FOLLOWED = enum.auto()  # with the agent's next step batch
-    ENDED = enum.auto()  # with the agent's next step batch, but by the agent processor
+    ENDED = enum.auto()  # with the agent's next step batch, but filled by the agent processor
     LEARNED = enum.auto()  # when the learner takes over the row
 
 

@@ -205,8 +205,8 @@ class Groups:
     def __init__(self, pool: RowPool, histories: Histories) -> None:
         self._pool = pool
         self._histories = histories
-        # For each slot, the sum of the groupmates' rewards since the agent's last record. Empty until the first agent
-        # is silent.
+        # For each slot, the sum of the groupmates' rewards since the agent's last record. Empty until an agent
+        # sends no record for the first time.
         self._received = np.zeros(0, np.float64)
 
     def record(

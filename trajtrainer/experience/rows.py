@@ -23,7 +23,7 @@ RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
 _FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
 _MOST_SPARE_BYTES = 1 << 30
-# Marks a row without references that is still kept by a moment.
+# Marks a row that has no references left but still belongs to a moment.
 _KEPT = -1
 
 

@@ -51,7 +51,7 @@ def check_actors(settings: RunSettings) -> None:
     backend = ACTOR_BACKENDS[given.backend]
     if backend.check is not None:
         resolve(backend.check)(given)
-    if backend.is_local and given.cpu_affinity is not None:  # other machines may have other cores
+    if backend.is_local and given.cpu_affinity is not None:  # the cores of other machines may differ
         if hasattr(os, "sched_getaffinity"):
             present = os.sched_getaffinity(0)
             missing = sorted({core for each in given.cpu_affinity for core in each} - present)

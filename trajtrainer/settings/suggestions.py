@@ -104,7 +104,7 @@ class Exchange:
 
     @property
     def is_slow(self) -> bool:
-        """True if algorithms with a replay buffer find a good policy sooner than PPO."""
+        """True if the environment is so slow that off-policy algorithms find a good policy in less time than PPO."""
         return self.every_ms > BREAK_EVEN_MS
 
     def __str__(self) -> str:

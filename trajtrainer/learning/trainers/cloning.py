@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def create_cloning(context: LearningContext, actor: Actor, settings: BehavioralCloningSettings) -> BehavioralCloning:
-    """Create behavioral cloning from a behavior's demonstrations.
+    """Create a ``BehavioralCloning`` that uses a behavior's demonstrations.
 
     Raises:
         DemonstrationError: a recording cannot be read, or does not match the agents.

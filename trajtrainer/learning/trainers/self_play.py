@@ -237,7 +237,7 @@ class SelfPlay:
         save, swap, change = settings.save_steps, settings.swap_steps, settings.team_change
         self._intervals = {"save": save, "swap": swap, "team_change": change}
         self._counters = dict.fromkeys(self._intervals, 0)
-        # Counts for the team that learns, in this process.
+        # Totals of the learning team since this process started.
         self._num_episodes = self._num_steps = 0
         self._has_warned = False  # that there is only one team
 

@@ -162,7 +162,7 @@ Pieces = defaultdict[str, list[Points]]
 
 
 def parse_records(records: Sequence[bytes]) -> EventBatch:
-    """Parse all scalars and all histograms (or a part, if there are very many). Damaged records are left out."""
+    """Parse all scalars and histograms (a subset of the histograms if there are too many). Skip damaged records."""
     scalars, histograms = Pieces(list), Pieces(list)
     sizes = np.array([len(each) for each in records], np.int64)
     data = b"".join(records)

@@ -136,7 +136,7 @@ def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> I
 
 
 def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) -> Iterator[str]:
-    """Yield the line of a key at its default, or the lines of a section, with its optional sections as comments."""
+    """Yield the line of a key with its default, or the lines of a section with optional sections as comments."""
     described = "" if (cls, field.name) in explained else _first_sentence(cls, field.name)
     explained.add((cls, field.name))
     default: Any = field.default

@@ -1,7 +1,7 @@
 """Converts what a user may write, including short and deprecated forms, to the form of the settings classes.
 
 The conversion works on the tree of the file, before any defaults are filled in. Therefore, ``default_settings`` passes
-on only the settings that it contains, and places still refer to the file.
+on only the settings that it contains, and error messages still refer to the places in the file.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _OPEN = {"Environment", "Evaluation", "Self-play", "Losses", "Policy"}
 _EVALUATION = "Evaluation/"
 _RETURN = "Cumulative Reward"
 _NUM_COLORS = 8
-_MAX_STEPS = 200  # points of a line in a chart
+_MAX_STEPS = 200  # points per line in a chart
 _MAX_SEEDS = 20  # seeds that are plotted individually, below the line of their group
 _ABSENT = object()
 

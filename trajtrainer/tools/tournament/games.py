@@ -172,7 +172,7 @@ class Areas:
         return any(match is not None and (match.number is not None) == counting for match in matches)
 
     def _place_of_new(self) -> Area:
-        """Return the area for new agents: the most recent one without running agents, or else the newest one."""
+        """Return the area for new agents: the most recently used idle area, or the last one if no area is idle."""
         if not self._areas:
             self._areas.append(Area())
         empty = [area for area in self._areas if not any(agent.running for agent in area.agents)]

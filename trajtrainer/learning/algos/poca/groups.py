@@ -83,7 +83,7 @@ def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) 
     moments, of_row = torch.unique(moment, return_inverse=True)
     there, agents = numbered(members[moments])
     obs, actions = agents_of(agents)
-    # Padding rows refer to a moment that does not contain them, so any place will do.
+    # A padding row refers to a moment that does not contain it, so the index of a padding row is arbitrary.
     place = (members[moment] == own[:, None]).int().argmax(1).clamp(max=there.shape[1] - 1)
     return GroupRows(obs, actions, there, of_row, place)
 
