@@ -384,9 +384,9 @@ def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator
         yield mismatch(("behavior",), name, f"one of {', '.join(listed)}{closest(name, listed)}")
         return
     if search.metric.startswith("Evaluation/") and settings.evaluations_of(behavior) is None:
-        yield mismatch(("metric",), search.metric, f"another metric, as behavior {name!r} has no evaluation")
+        yield mismatch(("metric",), search.metric, f"another metric, because behavior {name!r} has no evaluation")
     if search.metric.startswith("Self-play/") and behavior.self_play is None:
-        yield mismatch(("metric",), search.metric, f"another metric, as behavior {name!r} has no self_play")
+        yield mismatch(("metric",), search.metric, f"another metric, because behavior {name!r} has no self_play")
     if _needs_editor(settings) and (search.parallel or 1) > 1:
         yield mismatch(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
 

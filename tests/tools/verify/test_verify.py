@@ -6,6 +6,8 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,8 @@ from trajtrainer.cli.main import main
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.tools.verify.likelihood import figures
 from trajtrainer.tools.verify.network import Answer, network_of_file
-from trajtrainer.tools.verify.recording import PlayedActions, read_recording
+from trajtrainer.tools.verify.recording import PlayedActions, Question, read_recording
+from trajtrainer.tools.verify.verify import _which
 
 
 def verify(*arguments: str | Path) -> int:
@@ -315,3 +318,25 @@ def test_models_of_ml_agents_can_be_taken_apart(
     demo = record(tmp_path / "a.demo", game, *play(game, model, Fault()))
     assert verify(model, "--demo", demo) == 0, capsys.readouterr().out
     assert "actions are sampled" in capsys.readouterr().out
+
+
+class Acting:
+    """A network that always gives the same probabilities, and accepts some shapes only."""
+
+    def __init__(self, choice: float, size: int) -> None:
+        self.name, self.memory_size, self._choice, self._size = "model", 0, choice, size
+
+    def takes(self, shapes: list[tuple[int, ...]]) -> bool:
+        return shapes == [(self._size,)]
+
+    def answer(self, question: Any) -> Any:
+        return SimpleNamespace(mode=np.full(len(question), self._choice), log_probs=())
+
+
+def test_the_checkpoint_is_named_although_an_earlier_one_does_not_fit() -> None:
+    question = Question((np.zeros((3, 8), np.float32),), np.zeros((3, 0), np.bool_), np.zeros(3, np.bool_))
+    choices = [(0.1, 9, "newest"), (0.2, 8, "of step 200"), (0.3, 8, "of step 100")]
+    others: Any = [SimpleNamespace(network=Acting(choice, size), text=f"model: {at}") for choice, size, at in choices]
+    recording: Any = SimpleNamespace(question=question)
+    mine: Any = Acting(0.3, 8)
+    assert list(_which(mine, others, recording)) == ["The model model is not the run's newest: of step 100"]

@@ -232,13 +232,13 @@ def _which(network: Network, others: Sequence[Change], recording: RecordedDecisi
     if not network.takes(question.shapes):
         return
     mine = network.answer(question)
-    same = []
-    for change in others:
+    same = [False] * len(others)
+    for index, change in enumerate(others):
         assert change.network is not None
         if change.network.takes(question.shapes) and change.network.memory_size == network.memory_size:
             theirs = change.network.answer(question)
             pairs = [(mine.mode, theirs.mode), *zip(mine.log_probs, theirs.log_probs, strict=True)]
-            same.append(all(np.allclose(np.exp(a), np.exp(b), atol=1e-3) for a, b in pairs))
+            same[index] = all(np.allclose(np.exp(a), np.exp(b), atol=1e-3) for a, b in pairs)
     if not any(same):
         yield (
             f"The model {network.name} does not act like any of the run's checkpoints: it comes from another run, "
