@@ -24,7 +24,7 @@ _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
 _PACKAGE_MAJOR = re.compile(r"\s*(\d{1,9})")
 _CHANNELS_FIRST_SINCE = 3
 _PICTURE_RANK = 3
-# Limits that no real game comes near. A damaged message must not make us allocate gigabytes.
+# Far more than any real game needs. The limits keep a damaged message from making us allocate gigabytes.
 _MOST_ACTIONS = 100_000
 _MOST_BRANCHES = 1_000
 _MOST_SENSORS = 1_000
@@ -33,7 +33,7 @@ _MOST_NUMBERS = 1 << 24
 
 
 class PictureOrder(enum.Enum):
-    """Announced and actual dimension order of pictures that are sent as floats."""
+    """Dimension order of pictures that are sent as floats: the announced order and the actual one."""
 
     CHANNELS_LAST = enum.auto()  # both (height, width, channels)
     ANNOUNCED_CHANNELS_FIRST = enum.auto()  # announced (channels, height, width), sent (height, width, channels)
@@ -44,7 +44,7 @@ def check_api_version(player_version: str, package_version: str) -> None:
     """Check that the player's API has our major version, as ML-Agents does.
 
     Raises:
-        PlayerVersionError: the major version differs, or there is no version.
+        PlayerVersionError: the major version differs, or the version is not valid.
     """
     match = _API.fullmatch(player_version)
     if match and match[1] == API_VERSION.split(".", maxsplit=1)[0]:
@@ -60,9 +60,9 @@ def check_api_version(player_version: str, package_version: str) -> None:
 def picture_order(package_version: str) -> PictureOrder:
     """Return the order in which this version of the package sends pictures.
 
-    Packages since 3.0 announce pictures with the channels first. Their C# code still writes the floats with the
-    channels last (``TensorShapeExtensions.Index``), although Unity's own inference gets the correct picture. A player
-    that does not use Unity's package has no such version, and sends pictures as announced.
+    Packages since 3.0 announce channels-first pictures. Their C# code still writes the floats channels-last
+    (``TensorShapeExtensions.Index``), although Unity's own inference gets the correct picture. A player without a
+    package version does not use Unity's package, and sends pictures as announced.
     """
     match = _PACKAGE_MAJOR.match(package_version)
     if match is None:
@@ -114,7 +114,7 @@ class UnitySensor:
 
     @property
     def is_raw_image(self) -> bool:
-        """True if this is an uncompressed image with several channels, whose order matters."""
+        """True if this is an uncompressed image with several channels, so that its dimension order matters."""
         return not self.compressed and len(self.wire_shape) == _PICTURE_RANK and self.spec.shape[0] > 1
 
 
@@ -145,13 +145,13 @@ def announced(
     *,
     allow_empty: bool = False,
 ) -> UnityBehavior:
-    """Combine a behavior's announcement with the first agent that was sent with it.
+    """Build a behavior from its announcement and the first agent that the player sent for it.
 
     Args:
         parameters: the announcement.
         first_agent: the first agent, which shows the shapes of the observations.
         order: dimension order of the pictures.
-        allow_empty: leave out sensors without numbers, such as one of shape (0,), instead of rejecting them.
+        allow_empty: ignore empty sensors, such as those of shape (0,), instead of rejecting them.
 
     Raises:
         InvalidDataError: a shape, type or action size is invalid.
@@ -235,7 +235,7 @@ def _sensor(index: int, observation: pb.ObservationProto, behavior: str, order: 
 def _too_large(what: str, size: int) -> str:
     return (
         f"{what} {size} numbers per agent; at most {_MOST_NUMBERS} are supported. Make pictures smaller (Camera "
-        "Sensor, Width and Height) or observe less."
+        "Sensor, Width and Height) or use fewer observations."
     )
 
 
@@ -245,7 +245,7 @@ def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _action_spec(parameters: pb.BrainParametersProto) -> ActionSpec:
-    """Return the action space, taken from the fields of packages before 2.0 if the new ones are empty."""
+    """Return the action space. If the current fields are empty, use those of packages before 2.0."""
     new = parameters.action_spec
     num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
     if num_branches > _MOST_BRANCHES:

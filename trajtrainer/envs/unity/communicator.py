@@ -1,13 +1,13 @@
-"""The trainer's end of the wire: a gRPC server with one method, which one player calls repeatedly.
+"""The trainer's side of the connection: a gRPC server with one method, which one player calls repeatedly.
 
-Each call carries a message and waits for the answer; the player does nothing until then. The thread that calls
-``receive`` reads the sockets itself, because passing a message between threads costs more than handling it. While no
-thread calls it (an update can take minutes), a second thread checks the sockets from time to time, so that strangers
-are rejected and pings are answered. The thread that is serving the sockets holds the lock.
+Each call carries a message, and the player blocks until it gets the answer. The thread that calls ``receive`` reads the
+sockets itself, because passing a message between threads costs more than handling it. While no thread calls it (an
+update can take minutes), a second thread checks the sockets from time to time, so that strangers are rejected and pings
+are answered. The thread that is serving the sockets holds the lock.
 
-Strangers (connections other than the player's) cannot delay the player, whatever they send: in the strangers' turn, a
-little is read from each socket, and their next turn is delayed by many times the duration of the last one. Unread data
-stays on their side.
+Strangers (connections other than the player's) cannot delay the player, whatever they send. They are served in turns:
+each turn reads a little from every socket, and the pause until the next turn is many times as long as the turn took.
+Unread data stays in the sender's buffers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _READ_BYTES = 1 << 18
 _STRANGERS_READ_BYTES = 1 << 10
 _MAX_STRANGERS = 16
 _TURN_S = 0.005
-_REST = 50  # delay of the strangers' next turn, as a multiple of the duration of the last one
-_REST_WITHOUT_PLAYER = 1  # while one of them may be the player
+_REST = 50  # pause before the strangers' next turn, as a multiple of the duration of their last turn
+_REST_WITHOUT_PLAYER = 1  # used until a player has connected, because any stranger may be the player
 _WATCH_S = 0.2
-_WATCH_BUSY_S = 0.02  # while data is arriving
+_WATCH_BUSY_S = 0.02  # interval used while data is arriving
 # Waking a sleeping thread takes so long (0.2 ms on a virtual machine) that busy waiting is better for a player that
 # answers within this time.
 _QUICK_S = 1e-3
@@ -83,7 +83,7 @@ class _Client:
             self.is_open = False
 
     def end_if_done(self) -> None:
-        """Close our sending direction once the other side has everything and starts no more calls."""
+        """Shut down writing once the other side has received everything and will start no more calls."""
         if self.http.knows_the_end and not self.http.outgoing and not self.http.is_answering:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -119,7 +119,7 @@ class Communicator:
         self._refused = 0
         self._is_woken = False
         self._waker, self._wake_end = socket.socketpair()
-        self._selector = selectors.DefaultSelector()  # for the player and the socket that wakes us
+        self._selector = selectors.DefaultSelector()  # watches the player's socket and the one that ``wake`` writes to
         self._strangers_selector = selectors.DefaultSelector()
         self._strangers_turn = 0.0
         self._wake_end.setblocking(False)
@@ -163,7 +163,7 @@ class Communicator:
 
     def wake(self) -> None:
         """Make one call of ``receive`` return None. For use from other threads."""
-        with contextlib.suppress(OSError):  # already closed
+        with contextlib.suppress(OSError):  # the socket may already be closed
             self._waker.send(b"\0")
 
     def answer(self, reply: bytes) -> None:
@@ -179,7 +179,7 @@ class Communicator:
                 raise PlayerQuitError("The player closed its connection while it was waiting for an answer.")
 
     def say_goodbye(self) -> None:
-        """Make the player quit, through the answer that it is waiting for or else the answer to its next message."""
+        """Tell the player to quit, in the answer that it is waiting for or in the answer to its next message."""
         self._closing = True
         self.wake()  # so that a waiting ``receive`` releases the lock
         with self._lock:
@@ -187,7 +187,7 @@ class Communicator:
                 self._has_said_goodbye = self._reply(goodbye())
 
     def close(self) -> None:
-        """Say goodbye, free the port and stop the thread."""
+        """Tell the player to quit, free the port and stop the thread."""
         if self._closed.is_set():
             return
         self.say_goodbye()
@@ -200,8 +200,8 @@ class Communicator:
             self._strangers.clear()
             player = self._player
             if player is not None and player.is_open:
-                # Let the player send the message that the goodbye answers, and let the answers arrive. Closing the
-                # connection immediately could discard them.
+                # Wait for one more message from the player, so that the goodbye can be its answer, and for the player
+                # to read its answers. Closing the connection immediately could discard them.
                 deadline = time.monotonic() + _CLOSE_GRACE_S
                 while (
                     player.is_open
@@ -234,8 +234,8 @@ class Communicator:
     def _serve(self, timeout_s: float | None) -> bool:
         """Wait up to ``timeout_s`` for the player, ``wake`` or the strangers' next turn, and handle what arrives.
 
-        A turn that is due comes first, because the caller has just answered the player, which is now busy. Returns
-        whether any data arrived.
+        If the strangers' turn is due, it comes first: the caller has just answered the player, which is now busy.
+        Returns whether any data arrived.
         """
         wait_s = min(_LONGEST_WAIT_S, max(0.0, self._strangers_turn - time.perf_counter()))
         is_busy = wait_s == 0.0 and self._serve_strangers()
@@ -272,7 +272,7 @@ class Communicator:
         return bool(ready)
 
     def _read(self, client: _Client, size: int) -> None:
-        """Read and handle data from a client, and send what is due. An error closes the connection."""
+        """Read and handle data from a client, and send any replies. An error closes the connection."""
         try:
             data = client.socket.recv(size)
             client.is_open = bool(data)
@@ -304,7 +304,7 @@ class Communicator:
         client.is_open = False
         if client in self._strangers:
             self._strangers.remove(client)
-        if client.socket.fileno() >= 0:  # otherwise it was already dropped
+        if client.socket.fileno() >= 0:  # not yet closed by an earlier call
             self._selector_of(client).unregister(client.socket)
             client.socket.close()
 
@@ -312,7 +312,7 @@ class Communicator:
         """Accept a call if it is the player's next message; refuse it otherwise."""
         refusal: tuple[_Status, str] | None = None
         if call.method != _METHOD:
-            refusal = _Status.UNIMPLEMENTED, "There is no such method here."
+            refusal = _Status.UNIMPLEMENTED, "This server has no such method."
         elif self._player is None:
             version = ""
             with contextlib.suppress(DecodeError):

@@ -26,7 +26,7 @@ from trajtrainer.envs.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.envs.unity.records import RecordReader, check_count, check_records, parse_records
 
 STATUS_OK = 200
-# Limits that no game comes near. Parsing a larger message would take minutes, during which no signal is handled.
+# Far more than any real game needs. Parsing a larger message would take minutes, and block signal handlers meanwhile.
 _MOST_BEHAVIORS = 256
 _MOST_ENTRIES = 10_000
 # Shorter messages are parsed without inspecting them first, because they cannot become large objects.
@@ -134,7 +134,7 @@ class MessageDecoder:
         }
 
     def start_over(self, order: PictureOrder) -> None:
-        """Read images in this order from now on, and report all behaviors as new again."""
+        """Read images in this dimension order from now on, and report all behaviors as new again."""
         self.order = order
         self._behaviors.clear()
 
@@ -146,7 +146,7 @@ class MessageDecoder:
                 f"The player sent agents of the behavior {behavior_id!r}, which it has not announced. "
                 f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
             )
-        BehaviorId.parse(behavior_id)  # Raises here, because the collector could not tell which player sent it.
+        BehaviorId.parse(behavior_id)  # Validate the name here: a later error could not say which player sent it.
         record = next((field for field in fields(agents) if field.number == _RECORD), None)
         if record is None:
             raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf (no record).")

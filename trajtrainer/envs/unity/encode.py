@@ -47,12 +47,12 @@ def initialization(seed: int, num_areas: int) -> bytes:
 
 
 def goodbye() -> bytes:
-    """Return a message that makes the player quit, or the Editor leave play mode."""
+    """Return a message that makes the player quit, or makes the Editor leave play mode."""
     return pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_GOODBYE)).SerializeToString()
 
 
 def reset(side_channel: bytes) -> bytes:
-    """Return a message that asks the player to start new episodes everywhere."""
+    """Return a message that asks the player to reset the scene, which starts a new episode for every agent."""
     return _message(key(_COMMAND, VARINT) + varint(pb.RESET) + _side_channel(side_channel))
 
 
@@ -72,9 +72,9 @@ def _message(rl_input: bytes) -> bytes:
 class ActionEncoder:
     """Encodes the actions of one behavior's agents.
 
-    As in ML-Agents, an action is sent twice: in its own fields, and all as floats in the field of packages before 2.0.
-    Each discrete action is a varint padded to the length of the branch's largest action, so that all agents' actions
-    have the same length. All protobuf readers accept padded varints.
+    As in ML-Agents, actions are sent twice: in the current fields, and as floats in the field that packages before 2.0
+    read. Each discrete action is a varint padded to the length of the branch's largest action, so that all agents'
+    actions have the same length. All protobuf readers accept padded varints.
     """
 
     def __init__(self, behavior_id: str, action_spec: ActionSpec) -> None:

@@ -88,7 +88,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         self.receive()
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """Return the agents of the last message that ask for a decision, and those whose episode ended.
+        """Return the agents that ask for a decision in the last message, and the agents whose episode ended in it.
 
         Raises:
             ActionError: there is no such behavior.
@@ -131,7 +131,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
             self._actions[behavior_name] = spec.action_spec._validate_action(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: ActionTuple) -> None:
-        """Set the action of one agent. The actions of other agents stay as they are, initially zeros.
+        """Set the action of one agent. Other agents keep the actions set for them, or zeros by default.
 
         Raises:
             ActionError: there is no such behavior.

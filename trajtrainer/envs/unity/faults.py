@@ -39,7 +39,7 @@ class PortInUseError(EnvironmentFaultError, exception.UnityWorkerInUseException)
 
 
 class InvalidObservationError(InvalidDataError, exception.UnityObservationException):
-    """An agent's data does not fit what the behavior announced, or contains numbers that cannot be learned from."""
+    """An agent's data does not match what its behavior announced, or is not usable for training."""
 
 
 class NotFiniteError(InvalidObservationError, RuntimeError):

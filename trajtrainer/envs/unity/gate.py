@@ -43,7 +43,7 @@ class Gate:
         if place is not None:
             raise self._not_finite(behavior_id, spec, batch, *place)
         deciding = batch.agent[batch.num_terminal :]
-        ids = deciding.tobytes()  # usually those of the previous message, which were already checked
+        ids = deciding.tobytes()  # usually the same as in the previous message, and then already checked
         if ids != self._distinct_ids.get(behavior_id):
             found, counts = np.unique(deciding, return_counts=True)
             if len(found) < len(deciding):

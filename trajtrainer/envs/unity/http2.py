@@ -22,7 +22,7 @@ from hpack import Decoder, HPACKError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_WINDOW = 2**31 - 1
-STRANGERS_BYTES = 1 << 14  # a player's handshake takes about 600
+STRANGERS_BYTES = 1 << 14  # a player's handshake takes about 600 bytes
 _DEFAULT_WINDOW = 65_535
 _DEFAULT_FRAME_SIZE = 16_384
 _MAX_FRAME_SIZE = 2**24 - 1
@@ -39,13 +39,13 @@ _END_HEADERS, _PADDED, _PRIORITY_FLAG = 0x4, 0x8, 0x20
 _SETTING_MAX_STREAMS, _SETTING_WINDOW, _SETTING_FRAME_SIZE, _SETTING_HEADER_LIST = 3, 4, 5, 6
 _REFUSED_STREAM = 7
 _FAREWELL = b"farewell"
-# A block may start with up to two table size updates (RFC 7541, 4.2). More would only cost the decoder time.
+# A block may start with up to two table size updates (RFC 7541, 4.2). More would only waste the decoder's time.
 _THREE_TABLE_SIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 
-_FRAME_HEAD = struct.Struct(">HBBBI")  # length in 16 + 8 bits, type, flags, stream
+_FRAME_HEAD = struct.Struct(">HBBBI")  # length (upper 16 bits, lower 8 bits), type, flags, stream
 _SETTING = struct.Struct(">HI")
 _NUMBER = struct.Struct(">I")
-_MESSAGE_HEAD = struct.Struct(">BI")  # compressed, length
+_MESSAGE_HEAD = struct.Struct(">BI")  # compressed flag, length
 _HEAD_SIZE = _FRAME_HEAD.size
 _MESSAGE_HEAD_SIZE = _MESSAGE_HEAD.size
 
@@ -74,7 +74,7 @@ class _Stream:
     unsent: memoryview | None = None
 
     def whole(self) -> memoryview:
-        """Remove the complete content from the stream and return it."""
+        """Return the complete message body, and clear the buffer."""
         content, self.body = memoryview(self.body), bytearray()
         return content
 
@@ -189,7 +189,7 @@ class Http2Connection:
         return any(known.unsent is not None for known in self._streams.values())
 
     def answer(self, stream: int, message: bytes) -> None:
-        """Send the answer to a call as far as the other side's window allows, and the rest later.
+        """Send the answer to a call: as much as the other side's window allows now, and the rest later.
 
         A call that was canceled gets no answer (RFC 9113, 5.1).
         """
@@ -289,7 +289,7 @@ class Http2Connection:
         if known is None:
             if not 0 < stream <= self._last_stream:
                 raise Http2Error(f"Received data on stream {stream}, which was never opened.")
-            return None  # for a call that has been refused or canceled
+            return None  # the call has been refused or canceled
         content = _without_padding(flags, payload)
         if flags & _END_STREAM and not known.body:
             return content

@@ -1,4 +1,4 @@
-"""Finds a player's program, starts it, notices immediately when it exits, and never leaves it running.
+"""Finds a player's program, starts it, detects immediately when it exits, and never leaves it running.
 
 See docs/explanation/mlagents-behavior.md#launch.
 
@@ -31,21 +31,21 @@ else:
 
 _LOGGER = logging.getLogger(__name__)
 SIMULATION_PREFIX = "sim:"
-# A path may have the extension of another system's build, because the settings may come from that system.
+# Settings may have been written on another operating system, so a path may have the extension of its builds.
 _EXTENSIONS = (".x86_64", ".x86", ".exe", ".app")
-_CRASH_HANDLER = "UnityCrashHandler*.exe"  # part of every build for Windows
+_CRASH_HANDLER = "UnityCrashHandler*.exe"  # every Windows build contains this program
 _MAX_SHOWN = 8  # maximum number of folder entries in a message
-_LOG_FILE_ARGUMENT = "-logfile"  # Unity ignores case
+_LOG_FILE_ARGUMENT = "-logfile"  # Unity ignores the case of its arguments
 _STANDARD_ERROR = 2
 _TERMINATE_GRACE_S = 5.0
 _CLOSE_GRACE_S = 10.0
 _DEATH_GRACE_S = 2.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
-_LOG_TAIL_BYTES = 1 << 16  # large, because the report of Unity's allocators is long
+_LOG_TAIL_BYTES = 1 << 16  # large, because Unity ends its log with a long memory report
 _LAST_WORDS_S = 0.5
 _KEPT_LOGS = 5
-# Text that Unity writes at every exit, normal or not. The first is the heading of a long report.
+# Text that Unity writes at every exit, normal or not: the heading of the memory report, and the starts of other lines.
 _REPORT_AT_THE_END = "Memory Statistics:"
 _NOISE = ("##utp:", "UnloadTime:", "Unloading ", "Total: ", "Setting up ", "Thread -> id:")
 
@@ -311,7 +311,7 @@ class PlayerProcess:
         if self.has_ended:
             return
         self._guard.kill()
-        if sys.platform == "win32":  # the guard may be missing there
+        if sys.platform == "win32":  # on Windows, there may be no guard
             with contextlib.suppress(OSError):
                 self._process.kill()
 
@@ -328,7 +328,7 @@ class PlayerProcess:
 
     def _watch(self, listener: threading.Thread) -> None:
         self._process.wait()
-        listener.join(_LAST_WORDS_S)  # It ends with the player unless a program that the player started holds the pipe.
+        listener.join(_LAST_WORDS_S)  # This times out if a program that the player started keeps the pipe open.
         self._guard.release()
         if self._output is not None:
             with contextlib.suppress(OSError):
@@ -355,7 +355,7 @@ class PlayerOwner:
             self._process.kill()
 
     def _stop(self, timeout_s: float, *, was_asked: bool) -> None:
-        """Wait until the player has quit, and terminate it if it does not or was never asked to."""
+        """Wait for the player to quit, and terminate it if it does not quit or was never asked to."""
         if self._process is not None:
             is_deaf = not was_asked or isinstance(self._fault, PlayerTimeoutError)
             self._process.stop(0.0 if is_deaf else min(timeout_s, _CLOSE_GRACE_S))

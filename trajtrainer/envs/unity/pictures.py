@@ -47,8 +47,8 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
 
     Args:
         data: concatenated PNG files.
-        mapping: for each channel of all files, the channel of the observation that it becomes, or -1 to ignore it.
-            Channels that become the same one are averaged. If the mapping is empty (packages before API 1.2), a single
+        mapping: for each channel of the files, its channel in the observation, or -1 to ignore it. File channels mapped
+            to the same observation channel are averaged. If the mapping is empty (packages before API 1.2), a single
             expected channel is the mean of those in the first file; otherwise, the first channels are taken.
         shape: (channels, height, width).
 
@@ -77,7 +77,7 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
         )
     if {target for target in mapping if target >= 0} != set(range(channels)):
         raise PictureError(
-            f"the channel mapping {mapping} does not give each of the {channels} channels 0 to {channels - 1}"
+            f"the channel mapping {mapping} does not cover each of the {channels} channels 0 to {channels - 1}"
         )
     sources = [[source for source, target in enumerate(mapping) if target == channel] for channel in range(channels)]
     if all(len(source) == 1 for source in sources):
@@ -172,7 +172,7 @@ def _chunk_of(kind: bytes, data: bytes) -> bytes:
 
 
 class OrderEvidence:
-    """Evidence for the order of a player's raw images. One sensor that shows it is enough, unless others disagree."""
+    """Evidence for the order of a player's raw images. One conclusive sensor is enough, unless another disagrees."""
 
     def __init__(self) -> None:
         self._sensors: dict[Hashable, _SensorEvidence] = defaultdict(_SensorEvidence)
@@ -187,7 +187,7 @@ class OrderEvidence:
 
     @property
     def order(self) -> RawImageOrder:
-        """The order that the images show; ``AUTO`` if they do not show it."""
+        """The detected order; ``AUTO`` if the images are inconclusive."""
         shown = {each.order for each in self._sensors.values()} - {RawImageOrder.AUTO}
         return shown.pop() if len(shown) == 1 else RawImageOrder.AUTO
 
@@ -233,10 +233,10 @@ class _SensorEvidence:
 
 
 class OrderSearch:
-    """Looks at the first messages of a player until its images show their order.
+    """Examines a player's first messages until its images reveal their dimension order.
 
     Args:
-        presumed: order that an earlier session of the run found, used if the images do not show theirs.
+        presumed: order detected by an earlier session of the run, used if the images are inconclusive.
         level: level at which to log the result, because one report per run is enough.
 
     Attributes:
@@ -257,7 +257,7 @@ class OrderSearch:
 
     @property
     def is_over(self) -> bool:
-        """True if the images have shown their order, or the message limit has been reached."""
+        """True if the order has been detected, or the message limit has been reached."""
         return self._evidence.order is not RawImageOrder.AUTO or self.num_messages >= _MOST_MESSAGES
 
     def result(self) -> RawImageOrder:

@@ -134,9 +134,9 @@ def _by_whom(port: int) -> str:
 
 
 def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[int]:
-    """Yield the base ports to try, ``ports_of_run`` apart.
+    """Yield the base ports to try, in steps of ``ports_of_run``.
 
-    This way, no two environments of a run ever try the same port.
+    The steps ensure that no two environments of a run try the same port.
 
     Args:
         base_port: base port of this environment.
@@ -153,7 +153,7 @@ def holder(port: int) -> str | None:
     Returns:
         The process; None if the system does not show it, for example because the process belongs to another user.
     """
-    import psutil  # imported late: every child imports this module, but few find their port in use
+    import psutil  # imported here because most processes never need it: it is only used when a port is taken
 
     for process in psutil.process_iter():
         # Query each process separately, because on macOS only root can list the sockets of all processes at once.

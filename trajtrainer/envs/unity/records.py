@@ -42,7 +42,7 @@ MOST_AGENTS = 100_000
 _MOST_FIELDS = 20 * MOST_AGENTS
 _SMALLEST = 2  # minimum size of a record or field, in bytes
 _RECORD = 1
-# Field numbers of AgentInfoProto and, in its observations, of ObservationProto.
+# Field numbers of AgentInfoProto; the last one is a field of its observations (ObservationProto).
 _ID, _ACTION_MASK, _OBSERVATIONS, _FLOAT_DATA = 10, 11, 13, 4
 _REWARDS = {"reward": 7, "group_reward": 15}
 _GROUP = 14

@@ -80,7 +80,7 @@ class PlayerSession(launcher.PlayerOwner):
         num_areas: number of areas for the player's TrainingAreaReplicator.
         connection: connection to a player that is already running, so that no program is started and no port is used.
         raw_image_order: ``auto``, ``hwc`` or ``chw``; see ``EnvironmentSettings``. A simulation sends ``hwc``.
-        presumed_raw_image_order: order to assume for raw images that do not show theirs.
+        presumed_raw_image_order: order to assume if the raw images do not reveal it.
         show_output: pass the player's output through to ours; None does so if debug messages are logged.
 
     Attributes:
@@ -139,7 +139,7 @@ class PlayerSession(launcher.PlayerOwner):
         self._waited_s = 0.0
         self._specs: dict[str, BehaviorSpec] = {}
         self._encoders: dict[str, encode.ActionEncoder] = {}
-        self._steps: dict[str, StepBatch] = {}  # includes repeated ends of an agent, which events leave out
+        self._steps: dict[str, StepBatch] = {}  # unlike events, includes an agent's repeated episode ends
         self._first_ends = FirstEnds()
         if base_port is None:
             base_port = EDITOR_PORT if command is None else BASE_PORT
@@ -185,7 +185,7 @@ class PlayerSession(launcher.PlayerOwner):
         return self._communicator.port
 
     def start_reset(self) -> None:
-        """Tell the player to start new episodes everywhere, and send the messages queued in the side channels.
+        """Tell the player to reset the scene, and send the messages queued in the side channels.
 
         Raises:
             EnvironmentFaultError: the player is gone.
@@ -205,7 +205,7 @@ class PlayerSession(launcher.PlayerOwner):
         self.send({name: (batch.env_continuous, batch.discrete) for name, batch in actions.items()})
 
     def send(self, actions: Mapping[str, tuple[FloatArray, IntArray]]) -> None:
-        """Do the same as ``send_actions``, given continuous f32 [N, C] and discrete i32 [N, K] actions."""
+        """Like ``send_actions``, but takes arrays: continuous f32 [N, C] and discrete i32 [N, K] actions."""
         for name in actions.keys() - self._steps.keys():
             if len(actions[name][0]):
                 raise ActionError(f"There are actions for {name!r}, but none of its agents asked for a decision.")
@@ -336,7 +336,7 @@ class PlayerSession(launcher.PlayerOwner):
             raise self._lost(fault) from None
 
     def _event(self, data: bytes) -> EnvironmentEvent | None:
-        """Return the event of a message; None if only its images were needed and it has already been answered."""
+        """Return the event for a message; None if the message was only needed for its images, and has been answered."""
         self.owes_answer = True
         try:
             message = self._decoder.decode(data)
@@ -372,9 +372,8 @@ class PlayerSession(launcher.PlayerOwner):
     ) -> decode.DecodedMessage:
         """Detect the order of raw images. Return the message, decoded again if the order was wrong.
 
-        After a reset, messages whose images do not show their order are held back: the player continues with the first
-        allowed actions, and is reset again when the order is known. In the middle of an episode, no message can be held
-        back.
+        After a reset, messages with inconclusive images are held back: the player continues with the first allowed
+        actions, and is reset again when the order is known. In the middle of an episode, no message can be held back.
         """
         search.look(self._decoder.raw_images(message.steps))
         if not search.is_over and (self._is_reset or self._is_showing_images):
@@ -387,10 +386,11 @@ class PlayerSession(launcher.PlayerOwner):
         return message
 
     def _answer_unseen(self) -> None:
-        """Answer a message that was held back: let the player show more images or, if it has shown enough, reset it."""
+        """Answer a message that was held back: request more images or, if the order is known, reset the player."""
         if self._search is None:
             self._is_showing_images = False
-            self._decoder.start_over(self._decoder.order)  # so that what was new in those messages is new again
+            # Behaviors that were new in the held-back messages must be reported as new again.
+            self._decoder.start_over(self._decoder.order)
             self.start_reset()
             return
         chosen = {}

@@ -59,15 +59,15 @@ __all__ = [
 _LOGGER = logging.getLogger(__name__)
 _ID_SIZE = 16
 _MOST_UNKNOWN = 16
-# Enough for a thousand agents that report a hundred statistics each.
+# enough for a thousand agents that report a hundred statistics each
 _MOST_FRAMES = 100_000
 _LENGTH = struct.Struct("<i")
 ANALYTICS_ID = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 _ANALYTICS_KEY = b"unity.ml-agents"
-# The channel exists only in this package. For how a game uses it, see docs/measure/evaluation.md#video.
+# ML-Agents has no such channel. docs/measure/evaluation.md#video explains how a game uses it.
 PICTURES_ID = uuid.UUID("5a6f1d5e-6f0c-4c43-9a3e-2f6f0f7f6b1d")
 _LARGEST_SIDE = 4096
-# Known channels that many games use but few programs read, so they are not worth a warning.
+# Many games use these channels but few programs read them, so ignoring their messages is not worth a warning.
 _UNREAD = {
     StatsSideChannel().channel_id.bytes_le: "The game reports statistics (StatsRecorder), which are ignored. To read "
     "them, pass a StatsSideChannel of trajtrainer.side_channels in side_channels.",

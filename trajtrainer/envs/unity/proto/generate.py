@@ -11,7 +11,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PROTOS = ("communicator.proto", "columnar.proto")
-# Protobuf identifies files by their path relative to this folder, so that no other package's file has the same name.
+# Protobuf identifies files by their path relative to this folder, so that no two packages define a file of the same
+# name.
 _ROOT = FOLDER.parents[3]
 
 
