@@ -1,9 +1,9 @@
 """Kills processes and removes folders when this process ends, even by SIGKILL and even if the processes are stuck.
 
-On POSIX systems, a guard is a shell that waits for a pipe, held open by this process, to close. However this process
-dies, the pipe closes and the shell acts. (The kernel's own signal for the death of a parent, PR_SET_PDEATHSIG, is
-already sent when the thread that started the child ends, and needs code between fork and exec, which is unsafe next to
-gRPC's threads.) On Windows, a job object does the same for processes.
+On POSIX systems, a guard is a shell that waits for a pipe, held open by this process, to close. No matter how this
+process dies, the pipe closes and the shell does its work. (The kernel can also signal children when their parent
+dies, with PR_SET_PDEATHSIG. But it does so when the thread that started the child ends, and it needs code between fork
+and exec, which is unsafe while gRPC's threads run.) On Windows, a job object kills the processes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if sys.platform == "win32":
 _LOGGER = logging.getLogger(__name__)
 
 GRACE_S = 1
-"""Seconds that a process gets to shut down what it has started before it is killed."""
+"""How long, in seconds, a process may take to shut down its own children before it is killed."""
 
-# Arguments: the process group, the signal that asks it to exit (0 for none), and the seconds it then has to do so.
-# A line on the pipe overrides the seconds. The leader is also killed by its own id, because it may not have created its
-# group yet.
+# Arguments: the process group, the signal that asks it to exit (0 for none), and its grace period in seconds. A line
+# written to the pipe replaces the grace period. The leader is also killed by its own id, because it may not have
+# created its group yet.
 _END_GROUP = """
 read -r seconds || seconds=$3
 kill -s "$2" -- "-$1"
@@ -55,8 +55,9 @@ class Guard:
         pid: id of a process that leads its own process group, or is about to. Call ``release`` soon after the process
             has been waited for, because its id may then be reused.
         title: name of the process, for the log.
-        asks: whether to send SIGTERM first, for a process that does not notice by itself that this one is gone.
-        grace_s: seconds that the process has to exit by itself after this process ends. On Windows, it has none.
+        asks: whether to send SIGTERM first, for a process that cannot detect the end of this process itself.
+        grace_s: seconds that the process has to exit on its own after this process ends. There is no grace period on
+            Windows.
     """
 
     def __init__(self, pid: int, title: str, *, asks: bool = False, grace_s: int = GRACE_S) -> None:
@@ -83,7 +84,7 @@ class Guard:
     def kill(self) -> None:
         """Kill the processes immediately, without waiting. Takes no lock, so signal handlers may call it."""
         if sys.platform != "win32":
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses if only zombies are left
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError for zombies
                 os.killpg(self._pid, signal.SIGKILL)
         elif self._job is not None:
             self._job.kill()

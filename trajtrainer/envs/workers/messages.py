@@ -28,18 +28,18 @@ else:
     Pipe = Connection
 
 # Message kinds that all types of child processes use.
-END = b"X"  # to a child: shut down
-CONNECTED = b"c"  # the child is ready
-FAULT = b"f"  # the error that ended its task
-LOG = b"l"  # a log record
+END = b"X"  # tells a child to shut down
+CONNECTED = b"c"  # tells the parent that the child is ready
+FAULT = b"f"  # carries the error that ended the child's task
+LOG = b"l"  # carries a log record
 
 
 class ChildBugError(RuntimeError):
-    """A child raised an error that no user can cause, which is a bug. The message ends with its traceback."""
+    """A child raised an error that users cannot cause, so it is a bug. The message ends with its traceback."""
 
 
 class LockedPipe:
-    """A child's end of a pipe. Any thread may send, because any thread may log."""
+    """A child's end of a pipe. It is thread-safe, because any thread may send log records."""
 
     def __init__(self, connection: Pipe) -> None:
         self.connection = connection

@@ -1,9 +1,8 @@
 """Child processes: how a parent starts, talks to and shuts down a child, and what the child does first.
 
-Two pipes connect parent and child. Messages go through one of them in both directions. The other, the lifeline, carries
-nothing: the child only waits for it to close, and exits when the parent closes it or dies. If the child's interpreter
-does not react, for example in a C function that does not return, a guard kills the child. So no child outlives its
-parent.
+Two pipes connect parent and child. One carries messages in both directions. The other, the lifeline, carries no data:
+it closes when the parent closes it or dies, and the child then exits. If the child's interpreter cannot react, for
+example because a C function does not return, a guard kills the child. So no child outlives its parent.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ChildProcess:
         log_as: prefix for its log records of level ``log_from`` or higher, such as ``Actor 3``.
         daemon: whether multiprocessing terminates it together with its parent. A daemon cannot have multiprocessing
             children itself.
-        grace_s: seconds that it has to exit by itself when its parent is gone.
+        grace_s: seconds that it has to exit on its own when its parent is gone.
     """
 
     def __init__(
@@ -134,8 +133,8 @@ class ChildProcess:
         if process is None:
             return "is gone"
         wait([process.sentinel], timeout_s)
-        # Kill before ``join``, after which the id may belong to another process. What the process has started is
-        # killed, too.
+        # Kill before ``join``, after which the id may belong to another process. This also kills the child's own
+        # children.
         self._guard.kill()
         process.kill()
         process.join()
@@ -153,11 +152,11 @@ class ChildProcess:
 def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[Key]:
     """Wait until any of these pipes has a message or has been closed, and return the keys of those pipes."""
     if not pipes:
-        time.sleep(timeout_s)  # all processes are down, and the next restart is due after this time
+        time.sleep(timeout_s)  # no process is running, so wait for the next restart
         return []
     try:
         return [pipes[pipe] for pipe in wait(list(pipes), timeout_s)]  # type: ignore[index]
-    except InterruptedError:  # Windows: a signal arrived, and its handler has run
+    except InterruptedError:  # raised on Windows after a signal handler has run
         return []
 
 
@@ -212,8 +211,8 @@ def _interrupts_blocked() -> Iterator[None]:
 def without_main_module() -> Iterator[None]:
     """Keep multiprocessing from importing the user's script in a new process.
 
-    A child needs nothing from the script. A script without ``if __name__ == "__main__"`` would start child after child,
-    and one that imports torch would cost each child the memory for it.
+    Children do not need the script. Importing it would start children recursively if it lacks an
+    ``if __name__ == "__main__"``, and would cost memory in every child if it imports torch.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

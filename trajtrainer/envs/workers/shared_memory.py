@@ -1,6 +1,6 @@
-"""Memory that two processes share, and blocks of it that carry bytes from one process to the other.
+"""Memory that two processes share, and blocks of such memory for passing bytes from one process to the other.
 
-On Linux, it is an unnamed file in memory (memfd), which the other process opens through ``/proc``. Unlike
+On Linux, the memory is an anonymous file (memfd), which the other process opens through ``/proc``. Unlike
 ``multiprocessing.shared_memory``, it needs no cleanup process, is not subject to the size limit of ``/dev/shm`` (64 MB
 in Docker), and leaves nothing behind when either process is killed.
 """
@@ -56,7 +56,7 @@ class SharedMemory:
             return cls(*_create(size))
         except OSError as error:
             raise EnvironmentFaultError(
-                f"There is no room for {size} bytes of shared memory, which an environment's observations need: "
+                f"Cannot allocate {size} bytes of shared memory for an environment's observations: "
                 f"{error.strerror or error}. Use fewer environments (--num-envs), or a machine with more memory."
             ) from error
 
@@ -97,7 +97,7 @@ else:
             file, name = tempfile.mkstemp(prefix="trajtrainer-")
 
         def unlink() -> None:
-            os.close(file)  # releases a memfd's name; a temporary file also has to be removed
+            os.close(file)  # also removes a memfd's name, but not a temporary file
             if not name.startswith("/proc/"):
                 with contextlib.suppress(OSError):
                     os.unlink(name)
@@ -144,7 +144,7 @@ class Blocks:
                 number = min(fitting, key=lambda each: len(self._blocks[each].buffer))
                 self._free.remove(number)
                 return self._blocks[number].buffer[:size], BlockPlace(number, None)
-            if self._free:  # all are too small: a larger block replaces one of them
+            if self._free:  # all free blocks are too small, so replace one of them with a larger block
                 number = self._free.pop()
                 self._blocks[number].close()
             else:
@@ -154,9 +154,9 @@ class Blocks:
         return block.buffer[:size], BlockPlace(number, block.address)
 
     def take_back(self, number: int) -> None:
-        """Make a block that the reader is done with available again."""
+        """Make a block available again after the reader has finished with it."""
         with self._lock:
-            self._blocks[number].unlink()  # the reader has opened it, so its name has served its purpose
+            self._blocks[number].unlink()  # the reader has already opened it, so the name is no longer needed
             self._free.append(number)
 
     def close(self) -> None:

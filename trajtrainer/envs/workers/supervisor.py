@@ -5,8 +5,8 @@
       |                    |                  +-------------------+
       +------failed--------+------------------+-------------------+------failed, leave_out--> OUT
 
-A supervisor only knows numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor),
-how to start it, and how to talk to it.
+A supervisor handles only numbers, phases, quotas and times. Its owner provides the members (environments, actors), and
+the code to start them and communicate with them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LOGGER = logging.getLogger(__name__)
 UNLIMITED = -1
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 30.0
-# After this much work, the next delay is the shortest again, no matter how long the last one was. If longer delays
-# required more work first, a member that crashes every few seconds would soon spend all its time waiting.
+# A member that has worked for this long gets the shortest delay again, no matter how long its last delay was. If longer
+# delays required more work first, a member that crashes every few seconds would soon spend all its time waiting.
 RECOVERED_S = 5.0
 
 
@@ -34,8 +34,9 @@ class RestartQuota:
     """Limits how often and how soon one member is restarted.
 
     It allows ``max_lifetime_restarts`` per run, and ``restarts_rate_limit_n`` within any
-    ``restarts_rate_limit_period_s`` seconds; -1 means no limit. Each delay is twice the last, unless the member worked
-    well in between. Thus, a member that never comes up costs little, and one that crashes occasionally is back quickly.
+    ``restarts_rate_limit_period_s`` seconds; -1 means no limit. Each delay is twice as long as the one before, unless
+    the member worked for a while in between. A member that never starts successfully is therefore retried less and less
+    often, and one that crashes occasionally is restarted quickly.
     """
 
     def __init__(self, settings: EnvironmentSettings) -> None:
@@ -72,19 +73,19 @@ class Phase(enum.Enum):
     """The state of a member."""
 
     STARTING = enum.auto()
-    READY = enum.auto()  # it waits for its owner
-    WORKING = enum.auto()  # its owner waits for it
-    DOWN = enum.auto()  # it will start at ``start_s``
-    OUT = enum.auto()  # it will never start again
+    READY = enum.auto()  # waiting for work from its owner
+    WORKING = enum.auto()  # its owner is waiting for a result
+    DOWN = enum.auto()  # will be started at ``start_s``
+    OUT = enum.auto()  # will not be started again
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member as its supervisor sees it. Times are seconds on the supervisor's clock.
+    """A supervisor's record of one member. Times are seconds on the supervisor's clock.
 
     Attributes:
-        start_s: when it will start, if it is down.
-        ready_s: when it last came up.
+        start_s: when to start it, if it is down.
+        ready_s: when it last became ready after a start.
         heard_s: time of the last message to it or from it; None if there have been no messages since its start.
     """
 
@@ -98,7 +99,7 @@ class Member:
 
 
 class Supervisor:
-    """Starts the members of a group, all of which are due initially, and restarts those that fail.
+    """Starts all members of a group, and restarts those that fail.
 
     Args:
         count: number of members.
@@ -136,23 +137,23 @@ class Supervisor:
 
     @property
     def has_begun(self) -> bool:
-        """True if any member has ever come up."""
+        """True if any member has ever been ready."""
         return any(member.has_been_ready for member in self.members)
 
     def start_due(self) -> None:
-        """Start the members whose time has come."""
+        """Start the members that are due."""
         for member in self.members:
             if member.phase is Phase.DOWN and member.start_s <= self._clock():
                 member.phase, member.heard_s = Phase.STARTING, None
                 self._start(member.number)
 
     def restart(self, number: int) -> None:
-        """Make a member due at once, without using up its quota."""
+        """Schedule an immediate restart of a member, without counting it against the quota."""
         member = self.members[number]
         member.phase, member.start_s = Phase.DOWN, self._clock()
 
     def ready(self, number: int) -> None:
-        """Record that a member has come up or has finished its work."""
+        """Record that a member has started or has finished its work."""
         member = self.members[number]
         if member.phase is Phase.STARTING:
             member.has_been_ready, member.ready_s = True, self._clock()
@@ -205,7 +206,7 @@ class Supervisor:
         worked_s = now_s - member.ready_s if member.phase in (Phase.READY, Phase.WORKING) else 0.0
         delay_s = member.quota.grant(now_s, worked_s)
         member.phase, member.start_s = Phase.DOWN, now_s + delay_s
-        is_logged, self._logged = error is self._logged, error  # one error may affect several members
+        is_logged, self._logged = error is self._logged, error  # warn only once if one error affects several members
         _LOGGER.log(
             logging.DEBUG if is_logged else logging.WARNING,
             "Restarting %s in %.2f s (restart %d%s) after: %s",
@@ -235,7 +236,7 @@ class Supervisor:
         return pause_s
 
     def silent(self, rests: Callable[[int], bool] = lambda _: False) -> list[int]:
-        """Return the members that have been silent for too long, except those for which ``rests`` returns True."""
+        """Return the members that have been silent for too long, except those for which ``rests`` is True."""
         if self.patience_s is None:
             return []
         latest_s = self._clock() - self.patience_s

@@ -41,13 +41,13 @@ class _Limits(ctypes.Structure):
 
 
 class Job:
-    """A process and everything it starts from now on, all of which end as soon as this process does.
+    """A process and everything it starts from now on, all of which Windows kills when this process ends.
 
     Args:
         pid: id of the process; keep a reference to its ``Popen``, so that the id is not reused.
 
     Raises:
-        OSError: Windows refuses.
+        OSError: Windows cannot create the job or add the process to it.
     """
 
     def __init__(self, pid: int) -> None:
@@ -64,12 +64,12 @@ class Job:
             raise
 
     def kill(self) -> None:
-        """Kill all of the processes immediately, without waiting."""
+        """Kill all processes of the job without waiting for them to end."""
         if self._job is not None:
             _KERNEL.TerminateJobObject(self._job, _EXIT_CODE)
 
     def release(self) -> None:
-        """Release the remaining processes: Unity's crash handler writes its report after the player has ended."""
+        """Let the remaining processes continue: Unity's crash handler writes its report after the player has ended."""
         if self._job is not None:
             self._set_flags(0)
             job, self._job = self._job, None
