@@ -15,7 +15,7 @@ from trajtrainer.envs.scenes.vector import Infos, UnityVectorEnv
 from trajtrainer.envs.unity.environment import UnityEnvironment
 
 ID = "trajtrainer/Unity-v0"
-"""The id under which Gymnasium makes both kinds of environments once ``trajtrainer.gymnasium`` is imported."""
+"""The id for ``gymnasium.make`` and ``gymnasium.make_vec``, registered when ``trajtrainer.gymnasium`` is imported."""
 
 
 class UnityEnv(gymnasium.Env[Any, Any]):

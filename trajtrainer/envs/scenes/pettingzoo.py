@@ -30,7 +30,7 @@ _NOT_BEGUN = "All episodes have ended, or none has started: call reset() first."
 
 @dataclass(slots=True)
 class _Views:
-    """What agents get before their next decision or at the end of their episode, by agent name."""
+    """Results for the agents that decide next or whose episode has ended, by agent name."""
 
     observations: dict[str, Any] = field(default_factory=dict)
     rewards: dict[str, float] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
 
     A step lasts until any agent asks for a decision. ``infos[agent]`` contains ``deciding`` (whether the agent's next
     action counts), with discrete actions ``action_mask`` in the form that ``action_space(agent).sample(mask=...)``
-    takes, and ``group_id`` for agents in a group. An agent whose episode has ended is out until the next
-    reset. An agent with a new id is a new agent. Rewards include those of the agent's group.
+    takes, and ``group_id`` for agents in a group. An agent whose episode has ended is removed until the next reset. An
+    agent with a new id is a new agent. Rewards include those of the agent's group.
 
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
@@ -129,7 +129,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
             EnvironmentFaultError: the player fails.
         """
         batches = self._scene.begin(seed, options)
-        if len(self.possible_agents) > _MOST_KNOWN:  # the scene creates new agents in every episode
+        if len(self.possible_agents) > _MOST_KNOWN:  # happens if the scene creates new agents in every episode
             self.possible_agents.clear()
         views = self._begin(batches)
         return views.observations, views.infos
@@ -137,7 +137,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
-        """Act for all agents. Those without an action do nothing.
+        """Act for all agents. Agents without an action in ``actions`` do nothing.
 
         Raises:
             ResetNeeded: there are no agents, because ``reset`` has not been called or all episodes have ended.
@@ -237,8 +237,8 @@ class _InTurn(UnityParallelEnv):
 class UnityAECEnv(parallel_to_aec_wrapper):  # type: ignore[misc, unused-ignore]
     """All agents of a scene, of which those that ask for a decision act one at a time, in order.
 
-    The game continues once the last of them has acted, so each agent acts on what it observed when it was asked. Names,
-    infos, arguments and errors are the same as for ``UnityParallelEnv``.
+    The game continues once the last of them has acted, so each agent acts on its observation from the start of the
+    round. Names, infos, arguments and errors are the same as for ``UnityParallelEnv``.
     """
 
     def __init__(self, env: Player = None, **arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""A player as the wrappers for other libraries see it: agents of some behaviors, their spaces, and single messages.
+"""The common base of the wrappers for other libraries: a player's agents, their spaces, and single messages.
 
 Shape legend: N agents of a batch, C continuous actions, K discrete branches, D sum of branch sizes, O shape of an
 observation.
@@ -90,7 +90,7 @@ class BehaviorSpaces:
         self._is_picture = [len(sensor.shape) == _PICTURE_RANK for sensor in sensors]
         picture = (0, 255, np.uint8) if uint8_visual else (0.0, 1.0, np.float32)
         boxes: list[spaces.Box] = []
-        self._names: list[str] = []  # unique, and without dots, which the names of torch modules must not contain
+        self._names: list[str] = []  # unique, and without dots, because torch does not allow dots in module names
         for index, sensor in enumerate(sensors):
             key = sensor.name.replace(".", "_") or f"observation_{index}"
             self._names.append(key if key not in self._names else f"{key}_{index}")
@@ -154,7 +154,7 @@ class BehaviorSpaces:
         return tuple(np.asarray(part)[None] for part in action) if is_pair else np.asarray(action)[None]
 
     def nothing(self, mask: BoolArray) -> Decisions:
-        """Return the actions of agents that do nothing: zeros, and the first choices that ``mask`` does not forbid."""
+        """Return actions that do nothing: zeros, and the first choice of each branch that ``mask`` allows."""
         return np.zeros((len(mask), self._actions.continuous_size), np.float32), first_allowed(self._actions, mask)
 
     def sample_mask(self, allowed: NDArray[np.int8]) -> Any:
@@ -177,9 +177,9 @@ def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class Scene:
-    """A player with one or all of its behaviors controlled from here. Agents of other behaviors do nothing.
+    """A player with one or all of its behaviors controlled by a wrapper. Agents of other behaviors do nothing.
 
-    The constructor resets the player once, to find out which behaviors there are.
+    The constructor resets the player once to discover its behaviors.
 
     Args:
         env: see ``Player``.

@@ -39,7 +39,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
     """A vector environment in which every agent of a behavior is a sub-environment. One message steps all of them.
 
     A step lasts until agents ask for decisions again. Unity starts an agent's next episode on its own: ``SAME_STEP``
-    and ``DISABLED`` show all of that episode; with ``NEXT_STEP``, its first decision is to do nothing.
+    and ``DISABLED`` show all of that episode; ``NEXT_STEP`` skips its first decision, with an action that does nothing.
 
     ``infos`` contains ``deciding`` (bool [N], whether the next action counts: False for agents that skip a decision or
     are gone, and, unless the mode is ``SAME_STEP``, if the episode has just ended), ``agent_id`` (i64 [N]), with
@@ -104,8 +104,8 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._shown: Columns = tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in columns)
         self._asking: dict[str, LongArray] = {}  # behavior id -> slots of the agents that wait for an action
         self._usual: bytes | None = None  # ids of a message in which every agent decides, in the order of slots
-        self._due: BoolArray = np.zeros(count, np.bool_)  # slots whose episode has ended, except with SAME_STEP
-        self._idle: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: slots whose decision is to do nothing
+        self._due: BoolArray = np.zeros(count, np.bool_)  # slots whose episode has ended; unused with SAME_STEP
+        self._idle: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: slots that skip their first decision
         self._is_reset = self._has_warned = False
 
     @property
@@ -165,7 +165,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         if self._usual is not None:
             decisions = dict.fromkeys(self._asking, (continuous, discrete))
         else:
-            if self._due.any():  # With NEXT_STEP, these actions responded to the end of the previous episode.
+            if self._due.any():  # With NEXT_STEP, the actions of these slots belong to the episode that has ended.
                 continuous, discrete = continuous.copy(), discrete.copy()
                 continuous[self._due], discrete[self._due] = self.spaces.nothing(self._shown[-2][self._due])
                 self._idle = self._idle | (self._due & self._deciding())
@@ -174,7 +174,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         batch = next(iter(batches.values())) if len(batches) == 1 else None
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
         if batch is not None and not batch.num_terminal and batch.agent.tobytes() == self._usual:
-            # Every agent decides, in its usual place, and no episode ends, so no rows have to be moved.
+            # Fast path: all agents decide, their rows are in slot order, and no episode ends.
             self._shown = (*batch.obs, batch.mask, batch.group)
             infos = self._infos(self._shown, self._all)
             reward = batch.reward + batch.group_reward
@@ -197,12 +197,13 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         deciding, ended = self._deciding(), terminated | truncated
         self._warn_of(deciding | ended)
         if ended.any():
-            waiting = np.flatnonzero(ended & ~deciding)  # They show their last observation until they restart.
+            # Slots without a new episode keep their last observation.
+            waiting = np.flatnonzero(ended & ~deciding)
             self._shown = _written(self._shown, waiting, tuple(column[waiting] for column in last))
         shown = self._shown
         final: Infos = {}
         if self._mode is not AutoresetMode.SAME_STEP:
-            # Rewards for doing nothing, before the agents see the start of their episode, do not count.
+            # Rewards of slots that skipped their first decision do not count.
             reward[self._idle & ~ended] = 0.0
             self._idle = self._idle & ~(deciding | ended)
             deciding, self._due = deciding & ~ended, ended
@@ -215,7 +216,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return observations, reward, terminated, truncated, self._infos(shown, deciding) | final
 
     def _take_in(self, batches: Batches, reward: FloatArray | None = None) -> None:
-        """Show the observations of agents that ask for a decision, and add to the rewards of those that continue."""
+        """Store the observations of agents that ask for a decision, and add their rewards if they are mid-episode."""
         self._asking, before = {}, self._slots.playing.copy()
         for name, batch in batches.items():
             rows = slice(batch.num_terminal, None)
@@ -286,7 +287,7 @@ def make_vec(num_envs: int = 1, **arguments: Any) -> UnityVectorEnv:
 
 
 def _constant(array: Any) -> Any:
-    """Return a read-only copy, which can be handed out repeatedly."""
+    """Return a read-only copy, which is safe to return to the user repeatedly."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
@@ -299,7 +300,7 @@ def _columns(batch: StepBatch, rows: slice | LongArray) -> Columns:
 def _written(columns: Columns, slots: LongArray, values: Columns) -> Columns:
     """Return columns with new values in some rows. They are copies, because earlier results must not change."""
     if len(slots) == len(columns[0]) and (slots[:-1] < slots[1:]).all():
-        return values  # the values of all slots, in order
+        return values  # ``values`` has all slots, in order
     if not len(slots):
         return columns
     copies = tuple(column.copy() for column in columns)
