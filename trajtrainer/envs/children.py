@@ -23,7 +23,7 @@ from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for
 from trajtrainer.envs.workers.shared_memory import MemoryAddress
 
 # Message kinds in addition to the common ones in ``messages``. Sent to the child:
-START = b"S"  # start an environment, replacing the previous one; content: the raw image order
+START = b"S"  # start an environment, replacing the previous environment; content: the raw image order
 PARAMETERS = b"P"  # content: parameters to send with the next RESET or STEP
 RESET = b"R"
 STEP = b"A"  # the actions are in shared memory; content: the address of the memory if it is new
@@ -33,14 +33,14 @@ EVENT = b"e"  # the steps are in shared memory; content: an EventRest, unless it
 
 _JOIN_S = 5.0
 _LONGEST_WAIT_S = 1.0
-_CLOSE_GRACE_S = 16.0  # for players to quit on their own, and for children to terminate those that do not
+_CLOSE_GRACE_S = 16.0  # time for players to quit on their own, and for children to terminate players that do not
 _FILES_PER_CHILD = 9  # pipes, process sentinel, guard, shared memory, and a few that are open only during startup
 _OTHER_FILES = 64
 
 EnvironmentMaker = Callable[..., Environment]
 """Makes the environment of the worker with a given number. Called in the child, so it must be picklable.
 
-The keyword ``raw_image_order`` is passed once other players of the run have shown the order of their raw images.
+The keyword ``raw_image_order`` is passed once the order of the run's raw images is known.
 """
 
 
@@ -75,7 +75,7 @@ def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pip
     """Serve the parent until it sends END or dies."""
     server = _Server(task, messages.LockedPipe(connection))
     begin_child(server.pipe, lifeline, task.log_level, server.kill)
-    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+    with contextlib.suppress(EOFError, OSError):  # raised if the parent is gone
         server.pipe.post(RUNNING)
         server.serve()
     server.end_environment()
@@ -105,12 +105,12 @@ class _Server:
     def end_environment(self) -> None:
         if self._environment is not None:
             try:
-                self._environment.close()  # ``kill`` may interrupt this
+                self._environment.close()  # may be interrupted by ``kill``
             finally:
                 self._environment = None
 
     def kill(self) -> None:
-        environment = self._environment  # read once, because another thread may set it to None
+        environment = self._environment  # a local copy, because another thread may set the attribute to None
         if environment is not None:
             environment.kill()
 
@@ -156,15 +156,15 @@ class _Server:
 
 
 class Running:
-    """The report that a child's process has started, which can take a while on a busy machine."""
+    """A child's report that its process has started, which can take a while on a busy machine."""
 
 
 class Connected:
-    """The report that a child's environment exists and waits for its first reset."""
+    """A child's report that its environment has started and waits for its first reset."""
 
 
 Report = Running | Connected | EnvironmentEvent | EnvironmentFaultError
-"""What a child can report. After a fault, it has no environment until ``start`` is called again."""
+"""The reports that a child can send. After a fault, it has no environment until ``start`` is called again."""
 
 
 class Child:
@@ -185,9 +185,10 @@ class Child:
         self._actions = SharedActions()
 
     def start(self, order: RawImageOrder = RawImageOrder.AUTO) -> None:
-        """Start an environment that reads raw images in this order, replacing the previous one."""
+        """Start an environment that reads raw images in this order, replacing the previous environment."""
         if self.process is None:
-            # All children log the same lines at startup, so only the first one's are kept. Warnings are kept from all.
+            # All children log the same lines at startup, so only the first child logs all of them. The others only log
+            # warnings.
             level = logging.getLogger("trajtrainer").getEffectiveLevel()
             if self.number and level >= logging.INFO:
                 level = max(level, logging.WARNING)
@@ -233,7 +234,7 @@ class Child:
             self._actions.unlink()  # the child has opened the memory
             if kind == EVENT:
                 return self._event(content)
-        except (EOFError, OSError):  # the child has died, and the memory that it created is gone
+        except (EOFError, OSError):  # the child has died, or its shared memory is gone
             death = process.death()
             self.bury(0.0)
             return death
@@ -306,7 +307,7 @@ class Children:
         while any(child.process for child in self._children) and (remaining_s := deadline_s - time.monotonic()) > 0:
             for child in self._ready(remaining_s):
                 with contextlib.suppress(TrajtrainerError, messages.ChildBugError):
-                    child.report()  # relays log records and notices when the pipe closes
+                    child.report()  # relays log records, and detects the end of the process
         self.kill()
         deadline_s = time.monotonic() + _JOIN_S
         for child in self._children:
@@ -326,7 +327,7 @@ class Children:
 def _allow_open_files(needed: int) -> None:
     """Raise this process's limit on open files if it is too low, so that no child fails halfway through its start."""
     if sys.platform != "win32":
-        import resource  # does not exist on Windows
+        import resource  # this module does not exist on Windows
 
         allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if allowed == resource.RLIM_INFINITY or allowed >= needed:

@@ -19,7 +19,7 @@ _USUAL_RATE = 30.0
 
 
 class Rendering:
-    """Wraps an environment and passes a frame to ``take`` after each reset and step.
+    """Wraps an environment, and passes a frame to ``take`` after each reset and step.
 
     The frame of a reset is held back until the first step, so that a video ends with the last frame of its last
     episode.

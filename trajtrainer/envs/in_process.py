@@ -1,4 +1,4 @@
-"""Environments that are Python objects, stepped sequentially in the collector's process."""
+"""Python environments that are stepped sequentially in the collector's process."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ _LONGEST = 200
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:
-    """Yield the seed for the first reset, then None, because later resets continue the same random numbers."""
+    """Yield the seed for the first reset, then None, because later resets continue with the same random generators."""
     return itertools.chain([seed], itertools.repeat(None))
 
 
@@ -35,8 +35,8 @@ def mismatch(name: str, call: str, found: object, expected: str) -> InvalidDataE
 class InProcessEnvironment(ABC):
     """An ``Environment`` whose workers are stepped inside ``wait``, in the order of their numbers.
 
-    This makes a seeded run reproducible with any number of workers. An exception from the environment ends the run with
-    an ``EnvironmentFaultError``, which has the original exception as its cause.
+    The fixed order makes a seeded run reproducible with any number of workers. An exception from the environment ends
+    the run with an ``EnvironmentFaultError``, which has the original exception as its cause.
 
     Args:
         name: name of the environment, for messages.
@@ -44,8 +44,8 @@ class InProcessEnvironment(ABC):
         num_copies: number of environments that are stepped sequentially; None for one per worker.
 
     Attributes:
-        call: the call into the user's code that is in progress, as a tuple (what it does, number of the copy); None
-            between calls. Each call gets a new tuple, so that another thread can recognize a call that never returns.
+        call: the current call into the user's code, as a tuple (name of the call, number of the copy); None between
+            calls. Each call gets a new tuple, so that another thread can recognize a call that never returns.
     """
 
     def __init__(self, name: str, num_workers: int, num_copies: int | None = None) -> None:
@@ -119,7 +119,7 @@ class InProcessEnvironment(ABC):
                 raise
             except (Exception, SystemExit) as error:
                 if isinstance(error, SystemExit) and is_our_bug(error):
-                    raise  # Our own signal handler raised it, because the run is part of the user's program.
+                    raise  # Our own signal handler raised it, to end the user's program.
                 assert self.call is not None
                 doing, number = self.call
                 raise blame(f"The environment {self._named(number)} failed in its {doing}", error) from error

@@ -25,13 +25,14 @@ logger = logging.getLogger(__name__)
 
 # Frames per second. Agents in Unity's example scenes decide every 0.1 s of game time.
 _RATE = 10.0
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")  # longer than a drive letter
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")  # two or more characters, because a single letter is a Windows drive
 
 
 def start_unity(settings: RunSettings, logs: PlayerLogs, **options: Any) -> Environment:
     """Start the players, or wait for the Unity Editor; see ``make_unity_environment``."""
     if not settings.env_settings.env_path:
-        # A hint for users who try a bundled configuration without Unity. Users with their own behaviors have a scene.
+        # A hint for users who try a bundled configuration without Unity. Users with other behaviors have their own
+        # scene.
         names = list(filter(None, map(simulation_of, settings.behaviors)))
         if names or not settings.behaviors:
             simulation = names[0] if names else "3DBall"
@@ -51,7 +52,7 @@ def check_build(env_path: str) -> None:
     except LaunchError as error:
         if os.path.isdir(os.path.expanduser(path)):
             raise  # The error already lists the contents of the folder.
-        from trajtrainer.envs.python.factories import option_for_id  # imported late, because only this message needs it
+        from trajtrainer.envs.python.factories import option_for_id  # imported here because only this error needs it
 
         simulation = simulation_of(os.path.basename(path))
         scheme, colon, _ = path.partition(":")

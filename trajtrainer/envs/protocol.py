@@ -1,4 +1,4 @@
-"""The environment interface that the collector uses: a number of workers, each of which answers when it is ready."""
+"""The environment interface that the collector uses: several workers, each of which answers independently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.settings.environment import Sampler
 
 Parameters = Mapping[str, Sampler]
-"""Name of an environment parameter -> sampler of its values."""
+"""Maps the name of each environment parameter to the sampler of its values."""
 
 
 @runtime_checkable
@@ -19,7 +19,7 @@ class Environment(Protocol):
     """One or more environments (the workers), numbered from 0 to ``num_workers - 1``.
 
     Each worker takes turns with the collector: it sends an event, waits until ``send`` answers it, and sends the next.
-    Workers do not wait for each other. The collector resets all of them before it does anything else.
+    Workers do not wait for each other. The collector starts by resetting all workers.
     """
 
     @property
@@ -27,10 +27,10 @@ class Environment(Protocol):
         """The number of workers."""
 
     def reset(self, parameters: Parameters) -> None:
-        """Ask every worker to start new episodes, with ``parameters`` (all of them, or those that changed).
+        """Ask every worker to start new episodes with ``parameters``. Returns immediately.
 
-        Returns immediately. Events that have not been answered yet need no answer. The next event of each worker has
-        ``is_reset`` set.
+        ``parameters`` may contain all environment parameters, or only those that have changed. Events that have not
+        been answered yet need no answer. The next event of each worker has ``is_reset`` set.
 
         Raises:
             EnvironmentFaultError: a worker is gone.
@@ -69,7 +69,7 @@ class PlayerLogs(Protocol):
     """Provides the paths of the players' logs."""
 
     def player_log(self, worker: int) -> Path | None:
-        """Return the path of ``Player-<worker>.log`` in some folder, or None if no files may be written."""
+        """Return the path of the log file ``Player-<worker>.log``, or None if no files may be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Turns ``--env`` into an environment: looks up the row of its scheme, which does the rest."""
+"""Turns ``--env`` into an environment, by looking up its scheme in the table ``ENVIRONMENTS``."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ def make_environment(
         PluginError: the package that provides the scheme is broken.
     """
     path = settings.env_settings.env_path
-    check(path or None)  # before any process is started
+    check(path or None)  # fail before any process is started
     scheme, row, name = _row(path)
     with _blaming(scheme):
         return make_with(row, name, settings, logs, ports_of_run=ports_of_run, here=here)
@@ -75,7 +75,7 @@ def make_with(
         return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here))
     if row.make is not None:
         return cast(Environment, resolve(row.make)(name, settings))
-    from trajtrainer.envs.python.factories import from_factory  # imported late: only Python environments need it
+    from trajtrainer.envs.python.factories import from_factory  # imported here because only Python environments need it
 
     factory = partial(resolve(cast(Reference, row.factory)), name)
     return from_factory(factory, settings, f"--env {settings.env_settings.env_path}")
@@ -210,5 +210,5 @@ def _row(env_path: str | None) -> tuple[str | None, EnvironmentScheme, str]:
 
 
 def _blaming(scheme: str | None) -> AbstractContextManager[None]:
-    """Return a context manager that names the scheme's package in the error if its code fails."""
+    """Return a context manager whose errors name the package that provides the scheme."""
     return nullcontext() if scheme is None else ENVIRONMENTS.blaming(scheme)

@@ -1,4 +1,4 @@
-"""Environments that are restarted when they fail, within a quota, while the others continue.
+"""Environments that are restarted within a quota when they fail, while the other environments continue.
 
 A single environment runs in this process, which saves a child process and two messages per step. If there are several,
 each has its own child process.
@@ -43,7 +43,7 @@ def _supervisor(
         if isinstance(fault, LaunchError | PortInUseError):
             return not member.has_been_ready
         if isinstance(fault, PlayerTimeoutError) and member.phase is Phase.STARTING:
-            # Do not retry ten times if nobody presses Play in the Editor again, or if the build has never come up.
+            # Do not retry if nobody has pressed Play in the Editor, or if no player of the build has ever connected.
             return not has_begun or settings.is_editor
         return False
 
@@ -64,7 +64,7 @@ def supervise(
 ) -> SupervisedEnvironment | SupervisedChildren:
     """Start the environments of a run whose workers are programs, and supervise them.
 
-    A single program is connected from this process, and several are connected from one child process each.
+    A single program is connected to this process, and several are connected to one child process each.
 
     Args:
         connect: starts the program of a worker and connects to it; takes a keyword ``busy_wait``.
@@ -77,7 +77,7 @@ def supervise(
     environment = settings.env_settings
     if environment.num_envs == 1:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
-        # Busy waiting would take the core from a learning thread or from other environments.
+        # Do not busy-wait if learning threads or other environments need the core.
         busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
         return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
     # At startup, each of the first two messages may take up to timeout_wait.
@@ -89,7 +89,7 @@ class _Alike:
     """The properties that all environments of a run must share, even after a restart.
 
     Attributes:
-        image_order: order of raw images; ``AUTO`` until the first environment has found it.
+        image_order: order of raw images; ``AUTO`` until the first environment has detected it.
     """
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ class _Alike:
 class SupervisedEnvironment:
     """An ``Environment`` of one worker in this process, which is restarted when it fails; see ``SupervisedChildren``.
 
-    The constructor makes the first environment in the calling thread, so that a signal can interrupt it. Later ones are
-    made in a separate thread, so that a run can end without waiting for a player that does not come up.
+    The constructor makes the first environment in the calling thread, so that a signal can interrupt it. Later
+    environments are made in a separate thread, so that a run can end without waiting for a player that does not start.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -189,7 +189,7 @@ class SupervisedEnvironment:
             self._fault = fault
 
     def kill(self) -> None:
-        """Kill the player. One that is still starting is killed by its guard when this process exits."""
+        """Kill the player. A player that is still starting is killed by its guard when this process exits."""
         if self._environment is not None:
             self._environment.kill()
 
@@ -221,7 +221,7 @@ class SupervisedEnvironment:
             make()
 
     def _restart(self, timeout_s: float | None) -> None:
-        """Start the environment if it is due, and wait until it has started or is due."""
+        """Start the environment if a restart is due; otherwise wait for the restart or for a start in progress."""
         self._supervisor.start_due()
         pause_s = self._supervisor.pause_s(timeout_s)
         if self._starting is None:
@@ -240,7 +240,7 @@ class SupervisedEnvironment:
     def _end_environment(self) -> None:
         if self._environment is not None:
             try:
-                self._environment.close()  # ``kill`` may interrupt this
+                self._environment.close()  # may be interrupted by ``kill``
             finally:
                 self._environment = None
 
@@ -248,22 +248,23 @@ class SupervisedEnvironment:
 class SupervisedChildren:
     """An ``Environment`` of several workers, each in its own child process.
 
-    The constructor starts all of them and returns once the first is ready. The others join when they are ready.
+    The constructor starts all workers and returns once the first is ready. The others join later.
 
-    A worker that fails is restarted within the quotas of the settings, after a growing delay, and reset with all
-    parameters; its next event has ``is_reset`` set. When the quota is used up, ``wait`` raises the fault. Faults that a
-    restart cannot fix (a build that does not exist, an incompatible API version, a port that is in use, a first player
-    that never connects) are raised immediately.
+    A worker that fails is restarted within the quotas of the settings, after a delay that grows with each failure, and
+    reset with all parameters; its next event has ``is_reset`` set. When the quota is used up, ``wait`` raises the
+    fault. Faults that a restart cannot fix (a build that does not exist, an incompatible API version, a port that is in
+    use, a first player that never connects) are raised immediately.
 
-    All workers read raw images in ``raw_image_order`` or, if that is not set, in the order that was found first.
-    A worker that finds a different order is restarted with the common one before the collector sees any of its
+    All workers read raw images in ``raw_image_order`` or, if that is not set, in the order that a worker detects first.
+    A worker that detects a different order is restarted with the common order before the collector sees any of its
     events.
 
     Args:
         children: the children, not started yet.
         settings: settings with the restart quotas.
         patience_s: seconds that a child may be silent when an event is due; None for no limit. Environments have their
-            own timeouts, so this one is for a child that hangs. It does not include the startup of the process.
+            own timeouts, so this limit is for a child process that hangs. It does not include the startup of the
+            process.
 
     Raises:
         EnvironmentFaultError: the first environment cannot be started.
@@ -279,7 +280,7 @@ class SupervisedChildren:
         self._children = children
         self._clock = clock
         self._supervisor = _supervisor(len(children), settings, self._start, patience_s, clock)
-        # A reset of a busy worker waits for its next event, which goes to ``_unseen`` instead of to the collector.
+        # A busy worker is reset after its next event, which is stored in ``_unseen`` instead of going to the collector.
         self._reset_is_due: set[int] = set()
         self._unseen: dict[int, EnvironmentEvent] = {}
         self._alike = _Alike()
@@ -336,7 +337,7 @@ class SupervisedChildren:
         self._reset_is_due.discard(number)
         self._unseen.pop(number, None)
         child = self._children[number]
-        is_new = child.process is None  # a new process reports ``Running`` first
+        is_new = child.process is None  # a new process sends ``Running`` first, and is only timed from then on
         child.start(self._alike.image_order)
         if not is_new:
             self._supervisor.heard(number)
@@ -351,7 +352,7 @@ class SupervisedChildren:
         self._supervisor.start_due()
         reports = self._children.reports(self._supervisor.pause_s(timeout_s))
         events = [event for event in (self._handle(number, report) for number, report in reports) if event is not None]
-        # A child with an unread message is not silent: only a log record of it has been read so far.
+        # A child with an unread message is not silent, even if only log records have been read from it.
         for number in self._supervisor.silent(lambda number: self._children[number].has_unread):
             self._children[number].bury(0.0)
             self._supervisor.failed(

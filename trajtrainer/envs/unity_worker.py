@@ -24,7 +24,7 @@ from trajtrainer.settings.run import RunSettings
 def make_unity_environment(
     settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
 ) -> SupervisedEnvironment | SupervisedChildren:
-    """Start the players of a run. A single player is connected from this process, several from one child process each.
+    """Start the players of a run. A single player is connected to this process, and several to one child process each.
 
     See ``connect_player`` for ``ports_of_run`` and ``here``.
 
@@ -60,10 +60,10 @@ def connect_player(
 ) -> UnityWorker:
     """Start the player of one worker on its port or, if that is in use, on the next free one.
 
-    With ``here``, a built-in simulation runs in this process if it can, because two players and a trainer are too much
-    for two cores. ``run`` is used for the training analytics, ``side_channels`` are additional channels, and
-    ``raw_image_order`` is the order that other players of the run have shown, if any. See ``ports.base_ports`` for
-    ``ports_of_run`` and ``Communicator`` for ``busy_wait``.
+    With ``here``, a built-in simulation runs in this process if it can, because two simulation processes and a trainer
+    would overload a machine with two cores. ``run`` is used for the training analytics, ``side_channels`` are
+    additional channels, and ``raw_image_order`` is the order of raw images detected by the run's other players, if
+    known. See ``ports.base_ports`` for ``ports_of_run`` and ``Communicator`` for ``busy_wait``.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
@@ -72,7 +72,7 @@ def connect_player(
         settings = evolve(settings, raw_image_order=raw_image_order)
     connection = None
     if here and settings.env_path is not None and launcher.is_simulation(settings.env_path):
-        from trajtrainer.envs.sim.conversation import in_process_player  # imported late: rarely needed here
+        from trajtrainer.envs.sim.conversation import in_process_player  # imported here because it is rarely needed
 
         arguments = launcher.player_arguments(
             0,

@@ -19,7 +19,7 @@ import yaml
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 
-# Spelled as in stack frames, with symlinks unresolved.
+# As spelled in stack frames: symlinks are not resolved.
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PATHS = sysconfig.get_paths()
 _STDLIB_FOLDERS = {_PATHS["stdlib"], _PATHS["platstdlib"], str(Path(os.__file__).parent)}
@@ -27,15 +27,15 @@ _PACKAGE_FOLDERS = {_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(
 _STDLIB, _PACKAGES = (
     tuple(f"{Path(folder)}{os.sep}" for folder in folders) for folders in (_STDLIB_FOLDERS, _PACKAGE_FOLDERS)
 )
-# Frames of Python itself that have no file. Others, such as "<stdin>" and notebook cells, are the user's.
+# Python's own frames without a file. Other frames without a file, such as "<stdin>" and notebook cells, are user code.
 _INTERNAL = ("<frozen ", "<__array_function__")
-# Libraries that we call with the environment's data. Errors that they raise are the caller's fault.
+# Libraries that we call with the environment's data. The caller is to blame for errors that they raise.
 _NEUTRAL = ("numpy", "torch")
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 
 Factory = Callable[..., Any]
 
-# Words in the error messages of Gymnasium's Atari preprocessing -> our option that fixes the error.
+# Maps words in error messages of Gymnasium's Atari preprocessing to the option of ours that fixes the error.
 _HINTS = {"frame-skip": " Pass --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
@@ -79,7 +79,7 @@ def place_of_error(error: BaseException) -> str:
 
 
 def place_of_thread(thread: int) -> str:
-    """Return the place in the user's code where a thread (given by its identifier) is, or an empty string."""
+    """Return the place in the user's code that a thread (given by its identifier) is executing, or an empty string."""
     frame = sys._current_frames().get(thread)
     return "" if frame is None else _user_place(walk_stack(frame))
 
@@ -102,7 +102,7 @@ def is_our_bug(error: BaseException) -> bool:
 
 
 def blame(what: str, error: BaseException) -> EnvironmentFaultError:
-    """Turn an exception from the user's code into a fault whose message says where it came from.
+    """Convert an exception from the user's code to a fault whose message says where it was raised.
 
     Args:
         what: what went wrong, such as "The environment pole failed in its step".
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
 
 
 def import_first(names: Sequence[str], what: str) -> ModuleType:
-    """Import the first module that exists. The current folder is searched too, as with ``python -m``.
+    """Import the first module that exists. The current folder is also searched, as with ``python -m``.
 
     Args:
         names: candidates, the most likely first.
@@ -285,10 +285,10 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
 
 
 def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters that can be passed by keyword."""
+    """Return the factory's parameters that can be passed by keyword."""
     try:
         found = inspect.signature(factory).parameters
-    except (ValueError, TypeError):  # a callable written in C
+    except (ValueError, TypeError):  # raised for some callables written in C
         return {}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: parameter for name, parameter in found.items() if parameter.kind in named}
