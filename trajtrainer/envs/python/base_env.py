@@ -31,14 +31,15 @@ class BehaviorColumns:
     """One behavior of a BaseEnv.
 
     Pictures that are announced as (height, width, channels) are transposed to (channels, height, width). They are
-    recognized by their dimension properties or, if those are unspecified, because their last dimension is the smallest.
+    recognized by their dimension properties or, if these are unspecified, by their last dimension, which must be the
+    smallest.
 
     Args:
         name: name of the behavior.
         spec: the spec that the environment announces.
 
     Attributes:
-        spec: the spec that the trainer sees.
+        spec: the spec that is passed to the trainer, with transposed pictures.
     """
 
     def __init__(self, name: str, spec: BehaviorSpec) -> None:
@@ -57,8 +58,7 @@ class BehaviorColumns:
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
         """Return the agents of one step, terminal rows first.
 
-        As in ML-Agents, the environment may represent the absence of ended or deciding agents in any form, such as
-        lists without arrays or arrays without rows.
+        As in ML-Agents, the environment may return empty lists or empty arrays if no agent ended or none decides.
 
         Raises:
             InvalidDataError: an observation or reward is not numeric, or its shape differs from the announced one.
@@ -89,7 +89,7 @@ class BehaviorColumns:
                 f"Behavior {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
                 f"but announced {expected}."
             )
-        # This is always a copy, because an environment may reuse its arrays.
+        # Always copy, because an environment may reuse its arrays.
         return self._numbers(f"observation {index}", column, np.uint8 if column.dtype == np.uint8 else np.float32)
 
     def _joined(self, what: str, terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
@@ -128,7 +128,7 @@ class TrainerChannels:
 
 @dataclass(slots=True)
 class BaseEnvWorker:
-    """An environment, and the side channels that it was given, if any."""
+    """An environment, and the side channels passed to its factory, if any."""
 
     env: BaseEnv
     channels: TrainerChannels | None = None
@@ -137,8 +137,8 @@ class BaseEnvWorker:
 class BaseEnvEnvironment(InProcessEnvironment):
     """One or more BaseEnvs, stepped sequentially.
 
-    Environment parameters, engine settings and statistics need an environment whose factory accepted the trainer's side
-    channels. For other environments, parameters are dropped with a warning.
+    Environment parameters, engine settings and statistics only work if the environment's factory accepts the trainer's
+    side channels. Otherwise, parameters are ignored with a warning.
 
     Args:
         workers: the environments; each has its own agents.

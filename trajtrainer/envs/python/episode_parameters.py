@@ -1,4 +1,4 @@
-"""Environment parameters that are drawn for each episode."""
+"""Environment parameters that are sampled anew for each episode."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trajtrainer.settings import environment as samplers
 
 
 class EpisodeParameters:
-    """The current samplers of one environment copy, each with its own generator.
+    """The current samplers of one environment copy, each with its own random generator.
 
-    Every lesson change sends all samplers, so a sampler that is set again unchanged continues its sequence.
+    Every lesson change sends all samplers, so setting a sampler again unchanged does not restart its sequence.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class EpisodeParameters:
         """Draw a value of each parameter for one episode.
 
         Args:
-            seed: the seed with which the environment starts the episode. It also restarts the samplers, whose random
-                numbers differ from those of the environment. None continues their sequences.
+            seed: the seed of the environment's episode. It also reseeds the samplers, whose random numbers still differ
+                from those of the environment. None continues their sequences.
         """
         if seed is not None:
             self._seed = seed

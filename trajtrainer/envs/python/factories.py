@@ -20,17 +20,17 @@ from trajtrainer.envs.user_code import Factory, call
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 
-# Fields of ``pettingzoo_agents.AgentRule``, which cannot be imported without Gymnasium.
+# The fields of ``pettingzoo_agents.AgentRule``, repeated here because importing it requires Gymnasium.
 _RULE_NAMES = ("behaviors", "teams", "groups")
 _READING = {
     "smallest_picture": "the minimum height and width in pixels of a Box that counts as a picture",
     "max_items": "the maximum length of a Sequence, or one per sensor name, such as {tiles: 20, walls: 5}",
 }
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
-# Extras with the same names in Gymnasium and in this package.
+# Extras that have the same name in Gymnasium and in this package.
 _GYMNASIUM_EXTRAS = ("mujoco", "box2d", "atari")
 _ID = re.compile(r"(?:([\w-]+)/)?[\w.-]+-v\d+")
-# Namespace -> the module that registers its IDs when it is imported, and the extra that installs it.
+# Maps each namespace to the module whose import registers its IDs, and to the extra that installs this module.
 _PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
@@ -59,7 +59,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     Gymnasium vectorized environment, which contains all copies.
 
     Args:
-        factory: called with ``env_args``, and also with each of the following for which it has a parameter:
+        factory: called with ``env_args``, and with those of the following arguments that it has a parameter for:
             ``worker_id`` (0, 1, ...), ``seed`` (the run's seed plus the worker id), ``side_channels`` (a list, for a
             BaseEnv) and ``num_envs`` (if it is greater than 1).
         settings: settings of the run.
@@ -87,7 +87,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
             return offered[copy].all()  # type: ignore[no-any-return]
 
         offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
-        if env_settings.num_envs > 1:  # Otherwise a factory of vectorized environments uses its own default.
+        if env_settings.num_envs > 1:  # with 1, let the factory use its own default
             offers["num_envs"] = lambda: env_settings.num_envs
         made = call(factory, what, arguments, offers)
         if isinstance(made, type):
@@ -184,7 +184,7 @@ def make_gymnasium(name: str, settings: RunSettings) -> Environment:
 
     def make(_: int) -> Any:
         try:
-            # Gymnasium's checker would run in the hot loop; the adapter itself checks what matters.
+            # Gymnasium's checker would slow down every step, and the adapter has its own checks.
             env = call(gymnasium.make, what, {"id": name, "disable_env_checker": True, **arguments}, {})
         except TrajtrainerError as error:
             spec = gymnasium.registry.get(name.rpartition(":")[2])
@@ -198,7 +198,7 @@ def make_gymnasium(name: str, settings: RunSettings) -> Environment:
 
 
 def _with_current_module(name: str) -> str:
-    """Return the name of a Gymnasium environment; replace the module that version 0.1.0 wrote to configurations."""
+    """Return the name of a Gymnasium environment, replacing an outdated module name from version 0.1.0."""
     return name.replace("trajtrainer.envs.gymnasium_environment:", "trajtrainer.gymnasium:")
 
 
@@ -211,7 +211,7 @@ def gymnasium_episode_limit(name: str, env_args: Sequence[str] | None) -> Any:
         if module:
             importlib.import_module(module)
         registered = gymnasium.spec(env_id).max_episode_steps
-    except Exception:  # Gymnasium may be missing on a learner, and errors in the ID are reported elsewhere.
+    except Exception:  # A learner may not have Gymnasium. Errors in the ID are reported elsewhere.
         return None
     return user_code.keyword_arguments(env_args).get("max_episode_steps", registered)
 
@@ -280,7 +280,7 @@ def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
     from trajtrainer.envs.python.pettingzoo_environment import BASES, PettingZooEnvironment
 
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
-    # pettingzoo.mpe only raises an error saying that it has moved to the package mpe2.
+    # pettingzoo.mpe has moved to the package mpe2, and importing it raises an error.
     names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
     module = user_code.import_first(names, what)
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")

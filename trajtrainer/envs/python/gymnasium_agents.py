@@ -25,13 +25,13 @@ from trajtrainer.envs.python.gymnasium_observations import (
     parts_of,
 )
 
-# Bounds beyond these are only the limits of the data type.
+# Larger bounds are limits of the data type, and count as no bounds.
 _UNBOUNDED_REAL = 1e30
 _UNBOUNDED_WHOLE = 2.0**31 - 1
 
-# Actions f32 [N, C] and i32 [N, K] of a whole batch -> N actions of a space or a part of it.
+# Converts the actions of a batch, f32 [N, C] and i32 [N, K], to N actions of a space or of a part of it.
 _Assemble = Callable[[FloatArray, IntArray], Sequence[Any]]
-# N actions of a leaf of the space -> the trainer's actions that they correspond to, [N, columns of the leaf].
+# Converts N actions of a leaf of the space to the trainer's actions, [N, columns of the leaf].
 _Read = Callable[[Sequence[Any]], NDArray[Any]]
 
 
@@ -44,10 +44,10 @@ class _Leaf(NamedTuple):
 
 
 class ActionLayout:
-    """The layout of an action space as a trainer's actions, in the order of the space (Gymnasium sorts a Dict's keys).
+    """Maps an action space to a trainer's actions, in the order of the space (Gymnasium sorts a Dict's keys).
 
-    - Box: continuous actions. The range of a policy's actions, [-1, 1], is scaled to the bounds. For integer Boxes,
-      actions are rounded. A Box needs finite bounds, because otherwise the scale of its actions is unknown.
+    - Box: continuous actions. Actions in [-1, 1] are scaled to the bounds. For integer Boxes, actions are rounded. A Box
+      needs finite bounds, because otherwise the scale of its actions is unknown.
     - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of size 2 per number.
     - Dict and Tuple: the actions of their parts in order. If they are both continuous and discrete, they are hybrid
       actions.
@@ -145,7 +145,7 @@ class ActionLayout:
 def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     whole = np.issubdtype(space.dtype, np.integer)
-    # Each integer gets an equal share of [-1, 1], so the range extends half an integer beyond the first and the last.
+    # Extend the range by half an integer at both ends, so that each integer gets an equal share of [-1, 1].
     margin = 0.5 if whole else 0.0
     center, half = (low + high) / 2, (high - low) / 2 + margin
     smallest, largest = space.low.ravel(), space.high.ravel()
@@ -154,7 +154,7 @@ def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
         stretched = continuous[:, columns] * half + center
         if whole:
             stretched = np.rint(stretched)
-        # Clip again after the cast, which may round a number past a bound.
+        # Clip again, because the cast may round a number past a bound.
         values = np.clip(np.clip(stretched, low, high).astype(space.dtype), smallest, largest)
         rows: list[Any] = list(values.reshape(-1, *space.shape))
         return rows if space.shape else [np.asarray(row) for row in rows]
@@ -248,7 +248,7 @@ class AgentSpaces:
         return self._observations.columns(observations, is_batch=is_batch)
 
     def finite_columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """Like ``columns``, for observations that no ``Gate`` checks because they do not come from an environment.
+        """Like ``columns``, but rejects NaN and infinity, for observations that no ``Gate`` checks.
 
         Raises:
             InvalidDataError: an observation does not match the space, or contains NaN or infinity.

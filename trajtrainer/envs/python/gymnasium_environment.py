@@ -1,4 +1,4 @@
-"""Gymnasium environments: several copies, which are stepped as the agents of one worker.
+"""Gymnasium environments: several copies, each of which is an agent of one worker.
 
 Shape legend: N copies, T copies whose episode ended in this step.
 """
@@ -106,7 +106,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
                     flags = (terminated, truncated)
                     raise self._mismatch("step()", flags, "True or False for terminated and truncated")
                 ended.append(copy)
-                # The environment may return the same array every time, which the reset would overwrite.
+                # Copy, because the reset may overwrite this array if the environment reuses it.
                 final.append(deepcopy(observation))
                 final_rewards.append(reward)
                 interrupted.append(not terminated)
@@ -137,7 +137,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         return begun[0], begun[1]
 
     def _with_mask(self, copy: int, info: dict[str, Any]) -> dict[str, Any]:
-        """Add the mask from the environment's method to an info that has no mask."""
+        """If an info has no mask, add the mask that the environment's method returns."""
         method = self._mask_methods[copy]
         return info if method is None or MASK in info else {**info, MASK: method()}
 

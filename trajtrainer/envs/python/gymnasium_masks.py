@@ -25,7 +25,7 @@ MASK_METHOD = "action_masks"
 """The method of an environment that sb3-contrib calls to get masks."""
 _SIMILAR_METHODS = ("action_mask", "valid_action_mask", "get_action_mask", "valid_actions", "legal_actions")
 _LIKE_MASK = re.compile(r"action.*mask|mask.*action|(legal|valid|avail\w*|allowed|possible)_?(action|move)", re.I)
-# The infos of the first reset and the first step are enough to see what infos contain.
+# Only the infos of the first reset and the first step are examined, because later infos have the same keys.
 _EXAMINED_CALLS = 2
 
 
@@ -34,8 +34,8 @@ class AgentMasks:
 
     They come from the key ``action_mask`` of the observations, from ``action_mask`` in the agents' infos, or from the
     environment's method ``action_masks()``, in this order. A mask in the observations is also a sensor, unless the only
-    keys of the observations are ``observation`` and ``action_mask``. A warning lists everything that looks like a mask
-    but is not used.
+    keys of the observations are ``observation`` and ``action_mask``. A warning lists anything else that looks like a
+    mask but cannot be used.
 
     Args:
         observation_space: observation space of the agents.
@@ -202,7 +202,7 @@ def _takes_no_arguments(found: Any) -> bool:
 def _size(value: Any) -> int:
     try:
         return np.size(value)
-    except ValueError:  # a list of arrays with different shapes
+    except ValueError:  # raised for a list of arrays with different shapes
         return 0
 
 

@@ -19,19 +19,20 @@ from trajtrainer.core.steps import FloatArray, ObservationArray
 
 logger = logging.getLogger(__name__)
 
-# The smallest picture that the default encoder (simple) accepts; anything smaller is a board rather than a picture.
+# The smallest picture that the default encoder (simple) accepts; smaller Boxes are treated as game boards, not
+# pictures.
 SMALLEST_PICTURE = 20
 _PICTURE_RANK, _STACK_RANK = 3, 4
 _BYTE = 255
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 Key = str | int
-# The maximum length of a Sequence: one for all, or one per sensor name.
+# The maximum length of a Sequence: one number for all Sequences, or one per sensor name.
 MaxItems = int | Mapping[str, int] | None
-# The same leaf of N observations -> a column [N, *O].
+# Converts the values of one leaf in N observations to a column [N, *O].
 Read = Callable[[Sequence[Any]], ObservationArray]
 
-# Spaces that the items of a Sequence may have. They are read as vectors.
+# Supported spaces for the items of a Sequence. Items are read as vectors.
 _ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -48,7 +49,7 @@ class ObservationLayout:
     """The sensors of an observation space, in the order of the space (Gymnasium sorts the keys of a Dict).
 
     - Box: a vector of its numbers. It is a picture if it has three dimensions and two of them are large enough. The
-      smaller one of the outer dimensions (the last one if they are equal) contains the channels, and the picture is
+      smaller of its first and last dimensions (the last if they are equal) contains the channels, and the picture is
       transposed to (channels, height, width). A u8 Box with two large dimensions is a picture with one channel. A Box
       with four dimensions is a stack of such pictures along the first dimension; its frames are concatenated along the
       channels. Bytes from 0 to 255 are scaled to 0 to 1: pictures stay u8 until their encoder scales them, and vectors
@@ -66,7 +67,7 @@ class ObservationLayout:
             space of a Sequence does not define one.
 
     Raises:
-        UnsupportedError: the space is of another kind, has no numbers, or contains a Sequence without maximum length.
+        UnsupportedError: the space is of another kind, is empty, or contains a Sequence without a maximum length.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ def sensor_name(path: tuple[Key, ...]) -> str:
 
 
 def at(path: tuple[Key, ...]) -> str:
-    """Return where a part of the space is, for messages; empty for the whole space."""
+    """Describe the position of a part of the space, for messages; empty for the whole space."""
     return f" at {sensor_name(path)!r}" if path else ""
 
 
@@ -188,7 +189,7 @@ def _sensor_at(path: tuple[Key, ...], shape: tuple[int, ...], read: Read) -> _Se
 
 
 class _Entities:
-    """Reader of lists with up to ``most`` items as a column [N, most, size], padded with zeros.
+    """Reads lists with up to ``most`` items as a column [N, most, size], padded with zeros.
 
     Networks ignore items in which all numbers are zero, as in ML-Agents.
     """

@@ -38,8 +38,8 @@ class _Seen(NamedTuple):
 class VectorEnvironment(InProcessEnvironment):
     """A ``gymnasium.vector.VectorEnv`` whose copies are agents of the behavior named after the environment.
 
-    An event contains the episodes that ended first, with their final observations, and then the copies that decide.
-    The autoreset mode of the environment determines which copies decide:
+    An event lists the episodes that ended, with their final observations, followed by the copies that decide. The
+    autoreset mode of the environment determines which copies decide:
 
     - NEXT_STEP: a copy whose episode ended does not decide. The next step ignores its action and returns the first
       observation of its next episode.
@@ -81,7 +81,7 @@ class VectorEnvironment(InProcessEnvironment):
         self._action_space = env.single_action_space
         self._mask_method = self._spaces.masks.method_of(partial(_attribute, env))
         self._seed: int | None = seed
-        # True for copies whose episode ended and that start a new one in the next step.
+        # True for copies whose episode has ended, and which start a new episode in the next step.
         self._over: BoolArray = np.zeros(self._number, np.bool_)
 
     def film(self, take: TakeFrame) -> None:
@@ -118,7 +118,7 @@ class VectorEnvironment(InProcessEnvironment):
         self._over = np.zeros(self._number, np.bool_)
         if ended.any():
             match self._mode:
-                case AutoresetMode.NEXT_STEP if ended.all():  # No copy is left to decide.
+                case AutoresetMode.NEXT_STEP if ended.all():  # no copy can decide, so step again
                     seen, _, terminated_at_once, truncated_at_once, _ = self._step(decided, ~ended)
                     self._check_begun(terminated_at_once | truncated_at_once)
                 case AutoresetMode.NEXT_STEP:
@@ -127,7 +127,7 @@ class VectorEnvironment(InProcessEnvironment):
                     final = self._final(infos, ended)
                 case AutoresetMode.DISABLED:
                     begun = self._reset(options={"reset_mask": ended.copy()})
-                    columns = [column.copy() for column in seen.columns]  # ``final`` needs the originals
+                    columns = [column.copy() for column in seen.columns]  # ``final`` keeps the originals
                     for column, first in zip(columns, begun.columns, strict=True):
                         column[ended] = first[ended]
                     seen = _Seen(tuple(columns), np.where(ended[:, None], begun.masks, seen.masks))
@@ -143,7 +143,7 @@ class VectorEnvironment(InProcessEnvironment):
     def _step(
         self, decided: ActionBatch, deciding: BoolArray
     ) -> tuple[_Seen, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
-        """Step all copies with the actions of those that decide; the others ignore the action that they get."""
+        """Step all copies. Copies that do not decide get zeros as their action, and ignore it."""
         self.call = ("step", 0)
         if not deciding.all():
             continuous = np.zeros((self._number, decided.env_continuous.shape[1]), np.float32)
@@ -187,10 +187,10 @@ class VectorEnvironment(InProcessEnvironment):
         return columns
 
     def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:
-        """Return the final observations; the rows of the other copies are arbitrary."""
+        """Return the final observations. Rows of copies whose episode has not ended are arbitrary."""
         found = infos.get(_FINAL)
         copies = np.flatnonzero(ended)
-        if isinstance(found, dict):  # from a Dict space, an array for each part
+        if isinstance(found, dict):  # observations of a Dict space, with an array for each part
             return self._columns("step()", found)
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
@@ -198,7 +198,7 @@ class VectorEnvironment(InProcessEnvironment):
                 f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._mode_in_words()}"
             )
         last = self._spaces.columns([found[copy] for copy in copies])
-        places = np.cumsum(ended) - 1  # row of each copy in ``last``
+        places = np.cumsum(ended) - 1  # each copy's row in ``last``
         return tuple(column[np.maximum(places, 0)] for column in last)
 
     def _check_begun(self, over: BoolArray) -> None:

@@ -53,11 +53,12 @@ def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentNa
 
 @dataclass(frozen=True, slots=True)
 class AgentRule:
-    """Exceptions to the default rule. Mappings are from an agent's name or type.
+    """Exceptions to the default rule. The keys of mappings are names or types of agents.
 
     Attributes:
         behaviors: a name for all agents, or a mapping to names; agents without an entry are named after their type.
-        teams: "none", "each" (agent), "type", or a mapping to numbers; agents without an entry are in team 0.
+        teams: "none", "each" (one team per agent), "type" (one team per type), or a mapping to numbers; agents without
+            an entry are in team 0.
         groups: "none", "team" (agents with the same behavior and team), or a mapping to numbers; agents without an
             entry or with 0 have no group.
     """
@@ -110,7 +111,8 @@ class AgentTypes:
     """The behaviors, teams and groups of an environment's agents.
 
     Agents of one behavior have the same spaces. If agents that would share a behavior have different spaces, each of
-    them gets a behavior under its own name. Agents that were not announced before are assigned when they first appear.
+    them gets a behavior under its own name. Agents that were not announced are assigned to a behavior when they first
+    appear.
 
     Args:
         env: the environment, which returns the agents' spaces.
@@ -146,7 +148,7 @@ class AgentTypes:
         self._numbers: dict[Hashable, int] = {}
         self._ids: dict[AgentName, str] = {}
         self._spaces: dict[str, AgentSpaces] = {}
-        # Name of a behavior -> one of its agents; all of its agents have the same spaces.
+        # Maps each behavior to one of its agents, which all have the same spaces.
         self._models: dict[str, AgentName] = {}
         by_name: dict[str, list[AgentName]] = {}
         for agent in agents:
@@ -164,8 +166,8 @@ class AgentTypes:
         if found is None:
             name = self._name(agent)
             model = self._models.get(name)
-            # If agents of one name have different spaces, there is no behavior with this name, unless it is also the
-            # label of an agent.
+            # If agents with this name have different spaces, no behavior has the name, unless it is also an agent's
+            # label.
             others = [known for known in self._ids if self._name(known) == name]
             shared = alike(self._env, self._env, model, agent) if model is not None else not others
             found = self._join(agent, name if shared else agent_label(agent))
@@ -188,7 +190,8 @@ class AgentTypes:
         return self._spaces[behavior_id]
 
     def _name(self, agent: AgentName) -> str:
-        """Return the name of an agent's behavior, provided that its spaces match those of the other agents."""
+        """Return the name of an agent's behavior, assuming that all agents of the behavior have the same spaces.
+        """
         behaviors = self._rule.behaviors
         if isinstance(behaviors, str):
             return behaviors

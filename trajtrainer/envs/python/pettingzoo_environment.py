@@ -1,4 +1,4 @@
-"""PettingZoo environments: several copies, whose agents are the agents of one worker."""
+"""PettingZoo environments: several copies, whose agents all belong to one worker."""
 
 import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -27,7 +27,7 @@ _STEPPED = "(observations, rewards, terminations, truncations, infos)"
 
 @dataclass(slots=True)
 class AgentRecord:
-    """A record of one agent, which has to decide or whose episode ended.
+    """A record of one agent that has to decide, or whose episode has ended.
 
     Attributes:
         agent: name of the agent.
@@ -67,10 +67,10 @@ def as_parallel(env: Any) -> Any:
 class ParallelGame:
     """A parallel environment that is reset when no agent is left.
 
-    An agent whose episode ended and that left the list of agents starts a new episode when it is listed again. In an
-    AEC environment, whose flags describe the current state, it may also stay listed and return when both of its flags
-    are False. An agent that disappears without being terminated or truncated counts as interrupted, with its last
-    observation. Rewards that an agent gets between its episodes are dropped.
+    An agent that is removed from ``agents`` at the end of its episode starts a new episode when it is listed again. In
+    an AEC environment, it may also stay listed, and starts a new episode when both of its flags are False again. An
+    agent that disappears without being terminated or truncated counts as interrupted, with its last observation.
+    Rewards between an agent's episodes are ignored.
 
     Args:
         env: a parallel environment.
@@ -81,22 +81,22 @@ class ParallelGame:
         env: the parallel environment.
         seeds: seeds of its resets; None continues its random sequence.
         parameters: environment parameters, which are drawn for each episode and passed to ``reset``.
-        in_turns: True if only one agent decides at a time.
+        in_turns: whether only one agent decides at a time.
     """
 
     def __init__(self, env: Any, seed: int, name: str) -> None:
         self.env = env
         self._name = name
         self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
-        # A wrapper around a converter may change observations, so the environment inside it is not used.
+        # Do not look for a converter inside wrappers, because a wrapper may change the observations.
         is_converted = self.in_turns or isinstance(env, conversions.aec_to_parallel_wrapper)
         self._aec: Any = env.aec_env if is_converted else None
         self.seeds = first_seeded(seed)
         self.parameters = EpisodeParameters()
         self._earned: dict[AgentName, float] = {}
-        # Agents whose episode continues -> their latest observation.
+        # Maps agents whose episode continues to their latest observation.
         self._seen: dict[AgentName, Any] = {}
-        # Agents whose episode ended but that the environment still lists.
+        # Agents whose episode has ended, but which the environment still lists.
         self._gone: set[AgentName] = set()
         # True if an agent has been listed since the reset. An episode that starts without agents is not over.
         self._has_begun = False
@@ -151,12 +151,13 @@ class ParallelGame:
             self._gone = {agent for agent in alive if any(flags.get(agent) for flags in dead)}
         self._has_begun |= bool(alive)
         if self._has_begun and alive <= self._gone:
-            # The environment may return the same array every time, which the reset would overwrite.
+            # Copy, because the reset may overwrite this array if the environment reuses it.
             for record in ended:
                 record.observation = deepcopy(record.observation)
             return StepRecords(ended, self.reset().deciding)
         if self._aec is not None and over:
-            # PettingZoo's converters observe before they remove dead agents and select the next player.
+            # PettingZoo's converter returns observations from before it removed dead agents and selected the next
+            # player.
             observations = {agent: self._aec.observe(agent) for agent in self._agents()}
             infos = self._aec.infos
         return StepRecords(ended, self._deciding(observations, infos))
@@ -206,7 +207,7 @@ class _Row(NamedTuple):
 class PettingZooEnvironment(InProcessEnvironment):
     """Copies of one PettingZoo environment. Agents' names determine behaviors, teams and groups (``AgentTypes``).
 
-    A copy is reset when its last agent is gone; agents keep their ids in later episodes. An agent that dies gets a
+    A copy is reset when it has no agents left; agents keep their ids in later episodes. An agent that dies gets a
     terminal record at once, and starts a new episode when the environment lists it again. An agent that does not decide
     in every step gets the sum of its rewards since its last decision.
 
@@ -217,7 +218,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         envs: the copies, parallel or AEC.
         seed: seed of the run.
         name: name for error messages.
-        rule: exceptions to what the agents' names determine.
+        rule: exceptions to the default rule; see ``AgentRule``.
         reading: see ``AgentSpaces``.
 
     Raises:
@@ -245,11 +246,11 @@ class PettingZooEnvironment(InProcessEnvironment):
                     f"The copies of {self.name} have different spaces. All copies must have the same spaces."
                 )
         self._types = AgentTypes(first, agents, self.name, rule, in_turns=self._games[0].in_turns, **reading)
-        # Copy and agent -> the ids of agent and group.
+        # Maps a copy and an agent to the ids of the agent and its group.
         self._ids: dict[tuple[int, AgentName], tuple[int, int]] = {}
-        # Copy and group key within the copy -> group id.
+        # Maps a copy and a group's key to the group's id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
-        # Behavior -> the agents that had to decide in the last event, in order.
+        # Maps each behavior to its agents that had to decide in the last event, in order.
         self._asked: dict[str, list[tuple[int, AgentName]]] = {}
         self._announced: set[str] = set()
 

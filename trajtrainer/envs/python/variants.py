@@ -9,13 +9,13 @@ import numpy as np
 from gymnasium.wrappers import TransformObservation
 from numpy.typing import NDArray
 
-# ID -> the original environment, and the indices of the velocities in its observations.
+# Maps each ID to the original environment and the indices of the velocities in its observations.
 _VELOCITIES = {"CartPoleNoVel-v1": ("CartPole-v1", [1, 3]), "PendulumNoVel-v1": ("Pendulum-v1", [2])}
 _FLAT = {"MiniGrid-DoorKey-5x5-Flat-v0": "MiniGrid-DoorKey-5x5-v0"}
 
 
 def without_velocities(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """Make an environment whose observations have zeros instead of velocities."""
+    """Make an environment whose observed velocities are replaced by zeros."""
     name, places = _VELOCITIES[env_id]
 
     def hide(observation: NDArray[np.float32]) -> NDArray[np.float32]:
