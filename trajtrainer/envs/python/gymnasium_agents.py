@@ -46,8 +46,8 @@ class _Leaf(NamedTuple):
 class ActionLayout:
     """Maps an action space to a trainer's actions, in the order of the space (Gymnasium sorts a Dict's keys).
 
-    - Box: continuous actions. Actions in [-1, 1] are scaled to the bounds. For integer Boxes, actions are rounded. A Box
-      needs finite bounds, because otherwise the scale of its actions is unknown.
+    - Box: continuous actions. Actions in [-1, 1] are scaled to the bounds, and rounded for integer Boxes. A Box needs
+      finite bounds, because otherwise the scale of its actions is unknown.
     - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of size 2 per number.
     - Dict and Tuple: the actions of their parts in order. If they are both continuous and discrete, they are hybrid
       actions.

@@ -190,8 +190,7 @@ class AgentTypes:
         return self._spaces[behavior_id]
 
     def _name(self, agent: AgentName) -> str:
-        """Return the name of an agent's behavior, assuming that all agents of the behavior have the same spaces.
-        """
+        """Return the name of an agent's behavior, assuming that all agents of the behavior have the same spaces."""
         behaviors = self._rule.behaviors
         if isinstance(behaviors, str):
             return behaviors

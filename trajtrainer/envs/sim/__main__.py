@@ -64,7 +64,7 @@ def run_player(options: PlayerOptions) -> None:
     with grpc.insecure_channel(f"localhost:{options.port}", options=CHANNEL_OPTIONS) as channel:
         call = channel.unary_unary(METHOD)
         try:
-            # Only the first call waits for the trainer, which may still be starting.
+            # Only the first call waits for a connection, because the trainer may still be starting.
             answer = call(first, timeout=options.connect_seconds, wait_for_ready=True)
             while True:
                 answer = call(conversation.send(answer))

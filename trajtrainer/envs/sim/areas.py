@@ -1,4 +1,4 @@
-"""Identical training areas: the agents of an area start together, may leave one by one, and end together.
+"""Identical training areas: the agents of an area start and end their episode together, but may leave it early.
 
 Shape legend: E areas, M agents of an area, ordered by role, O numbers that an agent of a role observes.
 """
@@ -26,7 +26,7 @@ from trajtrainer.envs.sim.simulation import (
     vector_sensor,
 )
 
-# Stay, right, left, up, down.
+# The moves: stay, right, left, up, down.
 MOVES: LongArray = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np.int64)
 
 
@@ -84,7 +84,7 @@ class AreaGame(ABC):
     Agents are numbered area by area, as in Unity.
 
     Args:
-        roles: behavior id -> its agents.
+        roles: the agents of each behavior, by behavior id.
         areas: E.
         random: generator for all random numbers of the game.
         max_decisions: length at which an area's episode is interrupted; 0 for no limit.
@@ -196,7 +196,7 @@ def _rows(column: FloatArray) -> FloatArray:
 
 
 def relative(places: LongArray, present: BoolArray, others: LongArray, scale: float) -> FloatArray:
-    """Return what agents see of other agents: the relative position and a 1, or zeros for agents that have left.
+    """Return the agents' observations of other agents: the relative position and 1, or zeros for agents that have left.
 
     Args:
         places: i64 [E, M, 2], positions of the agents.

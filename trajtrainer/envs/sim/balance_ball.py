@@ -28,13 +28,13 @@ from trajtrainer.envs.sim.simulation import (
     vector_sensor,
 )
 
-PHYSICS_STEPS = 5  # per decision
-TIME_STEP = 0.02  # seconds
-TILT_PER_STEP = np.radians(2.0)  # for an action of 1
+PHYSICS_STEPS = 5  # physics steps per decision
+TIME_STEP = 0.02  # duration of a physics step in seconds
+TILT_PER_STEP = np.radians(2.0)  # change of the tilt per physics step for an action of 1
 MAX_TILT = 2.0 * np.arcsin(0.25)  # the tilt at which the script of Unity's example stops turning the platform
-HALF_SIZE = 2.5  # half the edge length of the platform, a cube
-START_HEIGHT = 4.0  # of the ball's center above the platform's center
-ROLLING = 5.0 / 7.0  # a solid sphere that rolls without slipping turns 2/7 of every sideways push into spin
+HALF_SIZE = 2.5  # half the platform's edge length; the platform is a cube
+START_HEIGHT = 4.0  # initial height of the ball's center above the platform's center
+ROLLING = 5.0 / 7.0  # share of a sideways push that moves a rolling solid sphere; the rest becomes spin
 AIR_DRAG = 0.02  # in N per m/s; without drag, the mass would have no effect
 MAX_DECISIONS = 1000
 NO_SURFACE = -1e6
@@ -43,7 +43,7 @@ SHADE = 220.0  # brightness difference between the platform's edge and center pe
 _Pixels = NDArray[np.floating[Any]]
 _Array = NDArray[np.float64]
 
-_REWARD = np.array([0.1, -1.0], dtype=np.float32)  # kept, dropped
+_REWARD = np.array([0.1, -1.0], dtype=np.float32)  # rewards for keeping and for dropping the ball
 _PUSH = np.array([ROLLING, 1.0, ROLLING]).reshape(3, 1)
 
 
@@ -61,9 +61,9 @@ class BalanceBall(EpisodicSimulation):
     dropping the ball gives -1 and ends the episode.
 
     The physics are those of a solid sphere that rolls without slipping, under gravity, on a platform that it can
-    neither enter nor bounce off. The platform turns instantly, like a Unity collider without a rigid body, so a quick
-    turn leaves the ball in the air for a moment. The platform supports the ball only while the ball's center is within
-    the edges.
+    neither enter nor bounce off. The platform turns instantly, like a Unity collider without a rigid body, so the ball
+    is briefly in the air after a quick turn. The platform supports the ball only while the ball's center is within the
+    edges.
 
     The environment parameters ``mass`` (default 1), ``scale`` of the ball (1) and ``gravity`` (9.81) are drawn when an
     episode starts. Random actions score about 1; the maximum is 100.
@@ -80,12 +80,12 @@ class BalanceBall(EpisodicSimulation):
         spec = BehaviorSpec(list(sensors or [vector_sensor(8)]), ActionSpec(2, ()))
         n = options.agents
         super().__init__(spec, n, random, parameters, max_decisions=MAX_DECISIONS)
-        self._tilt: _Array = np.zeros((2, n))  # about z and x, in radians
+        self._tilt: _Array = np.zeros((2, n))  # angles about the z and x axes, in radians
         self._ball: _Array = np.zeros((2, 3, n))  # position and velocity, relative to the platform's center
         self._gravity: _Array = np.zeros(n)
         self._damping: _Array = np.zeros(n)
         self._lying: _Array = np.zeros(n)  # distance from the platform's center to the center of a ball on top
-        self._surface: _Array = np.zeros(n)  # the same, or far below for a ball beyond the edge
+        self._surface: _Array = np.zeros(n)  # like ``_lying``, or far below the platform if the ball is beyond the edge
         self._ramp = np.arange(1, PHYSICS_STEPS + 1).reshape(-1, 1, 1) * TILT_PER_STEP
         self._scratch = _scratch(n)
 
@@ -129,7 +129,8 @@ class BalanceBall(EpisodicSimulation):
     def _roll(self, normal: _Array) -> None:
         """Move the balls through the physics steps.
 
-        It uses buffers and ``out=`` because with a dozen agents, allocating an array costs as much as computing it.
+        Results are written to reused buffers (``out=``), because with a dozen agents, allocating an array takes as long
+        as computing it.
         """
         _, moved, along, push, change = self._scratch
         ball = self._ball
@@ -180,19 +181,19 @@ class BalanceBall(EpisodicSimulation):
 
 
 def _clipped(values: NDArray[Any], limit: float) -> NDArray[Any]:
-    # This takes half as long as np.clip for small arrays.
+    # For small arrays, this is twice as fast as np.clip.
     clipped: NDArray[Any] = np.minimum(np.maximum(values, -limit), limit)
     return clipped
 
 
 class _Scratch(NamedTuple):
-    """Arrays that are reused at every decision."""
+    """Buffers that are reused for every decision."""
 
-    normal: _Array  # normal of the platform after each physics step [PHYSICS_STEPS, 3, N]
-    moved: _Array  # [3, N]
-    along: _Array  # [2, N]
-    push: _Array  # correction of position per depth, of velocity per approach speed [PHYSICS_STEPS, 2, 3, N]
-    change: _Array  # [2, 3, N]
+    normal: _Array  # the platform's normal after each physics step, [PHYSICS_STEPS, 3, N]
+    moved: _Array  # change of position, [3, N]
+    along: _Array  # components of position and velocity along the normal, [2, N]
+    push: _Array  # corrections of position (per depth) and velocity (per approach speed), [PHYSICS_STEPS, 2, 3, N]
+    change: _Array  # correction of position and velocity, [2, 3, N]
 
 
 def _scratch(n: int) -> _Scratch:
@@ -213,7 +214,8 @@ class HardOptions(BallOptions):
 class BalanceBallHard(BalanceBall):
     """3DBallHard: 3DBall without the velocity. The last 9 observations of 5 numbers are stacked (``--stack``).
 
-    With ``--velocity``, a second sensor contains the velocity, for a critic that sees more than the policy.
+    With ``--velocity``, a second sensor contains the velocity, for example for a critic that observes more than the
+    policy.
     """
 
     def __init__(self, options: HardOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:

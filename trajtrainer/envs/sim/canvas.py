@@ -1,6 +1,6 @@
 """Pictures of the built-in simulations for humans to watch: one tile per agent or training area.
 
-Coordinates are those of the simulation, with x to the right and y up; the canvas converts them to pixels.
+Drawing methods take coordinates of the simulation, with x to the right and y up, which the canvas converts to pixels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A player's conversation with its trainer (docs/explanation/mlagents-behavior.md#wire).
+"""A player's exchange of messages with its trainer (docs/explanation/mlagents-behavior.md#wire).
 
 For Unity's side channels, see docs/explanation/mlagents-behavior.md#side-channels.
 """
@@ -49,7 +49,7 @@ Conversation = Generator[bytes, bytes, None]
 
 
 class Payload:
-    """Reader of the values in a side channel message. Past the end, values are zero or empty, as in Unity."""
+    """Reads the values in a side channel message. As in Unity, values past the end are zero or empty."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -107,7 +107,7 @@ def statistic_frame(statistic: Statistic) -> bytes:
 
 
 class ReceivedChannels:
-    """Receiver of the trainer's side channel messages. It sets ``parameters`` and logs every message."""
+    """Receives the trainer's side channel messages. Sets ``parameters``, and logs every message."""
 
     def __init__(self, parameters: EnvironmentParameters) -> None:
         self._parameters = parameters
@@ -149,7 +149,7 @@ class ReceivedChannels:
             return
         source: ParameterSource | None = None
         seed, sampler = payload.integer(), payload.integer()
-        generator = seeded_generator(seed, *key.encode())  # differs from the streams of simulations
+        generator = seeded_generator(seed, *key.encode())  # not the same random stream as a simulation's
         if sampler == 0:
             source = Uniform(generator, payload.number(), payload.number())
         elif sampler == 1:
@@ -204,7 +204,7 @@ def _play(options: PlayerOptions, seed: int) -> Conversation:
     statistics = b"".join(statistic_frame(statistic) for statistic in options.statistics)
     announcement = world.announcement()
     step = 0
-    answer = yield HEADER  # The trainer does not answer this message until it wants the first reset.
+    answer = yield HEADER  # The trainer answers this message with the first reset.
     while True:
         order = read_order(answer)
         if order.status != STATUS_OK or order.command == pb.QUIT:
@@ -227,7 +227,7 @@ def _play(options: PlayerOptions, seed: int) -> Conversation:
 
 
 class InProcessPlayer:
-    """A player in this process, which is also the ``Connection`` of its ``PlayerSession``. It plays in ``receive``."""
+    """A player in this process, which is also the ``Connection`` of its ``PlayerSession``. Runs inside ``receive``."""
 
     port = 0
 
@@ -236,7 +236,7 @@ class InProcessPlayer:
         self._continue: Callable[[], bytes] = partial(next, self._conversation)
 
     def receive(self, timeout_s: float | None = None) -> bytes:  # noqa: ARG002
-        """Let the player play until its next message.
+        """Run the player until it sends its next message.
 
         Raises:
             PlayerQuitError: the player has quit.
@@ -267,7 +267,7 @@ def in_process_player(arguments: Sequence[str]) -> InProcessPlayer | None:
 
     Returns:
         None if the player must run as a separate program, because it has hooks or a log file, or because its arguments
-        are wrong and the program has to report that.
+        are invalid and the program has to report the error.
     """
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):

@@ -13,13 +13,13 @@ from trajtrainer.envs.sim.canvas import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
 from trajtrainer.envs.sim.simulation import Agents, EnvironmentParameters, option
 
 # Duel
-RADIUS = 2  # of the ring and of the dungeon
+RADIUS = 2  # radius of the ring and of the dungeon, in cells
 SHRINKING = 12  # number of decisions after which the ring loses its outermost cells
 SEEN = 3  # number of values observed of each other agent
 # DungeonEscape
 DOOR = (-RADIUS, 0)
 PORTAL = (RADIUS, 0)
-PAUSE = 2  # decisions per step of the dragon
+PAUSE = 2  # the dragon takes a step every ``PAUSE`` decisions
 MAX_DECISIONS = 40
 NOBODY = -1
 # StrikerVsGoalie
@@ -44,11 +44,11 @@ class Duel(AreaGame):
 
     Agents choose to stay or to go right, left, up or down. An agent that moves to an occupied cell pushes the other
     agent one cell further if the cell behind it is free. The agents move one at a time, alternating between the teams;
-    the team that moves first is drawn at every decision. An agent outside the ring after a decision has left. The ring
-    shrinks to 3 by 3 cells after 12 decisions and to a single cell after 24, and disappears after 36. The last team
-    with an agent in the ring earns 1 and the other one -1. If the last agents of both teams leave together, it is a
-    draw, and both earn 0. With several agents, a team is a group, and all rewards are group rewards, which also credit
-    agents that have left.
+    the team that moves first is drawn at every decision. An agent that is outside the ring after a decision leaves the
+    episode. The ring shrinks to 3 by 3 cells after 12 decisions and to a single cell after 24, and disappears after 36.
+    The last team with an agent in the ring earns 1, and the other team -1. If the last agents of both teams leave
+    together, it is a draw, and both earn 0. With several agents, a team is a group, and all rewards are group rewards,
+    which also credit agents that have left.
 
     An agent observes its position, the size of the ring and how soon it shrinks (4 numbers), and for each teammate and
     then each opponent the relative position and whether it is present (3 numbers). Teams start in mirrored positions.
@@ -62,7 +62,8 @@ class Duel(AreaGame):
         super().__init__(roles, options.areas, random, max_decisions=0)
         self._places: LongArray = np.zeros((*self._present.shape, 2), dtype=np.int64)
         self._rows = np.arange(options.areas)
-        # The agents that each agent sees, i64 [M, M - 1]: teammates, then opponents, starting from its own index.
+        # Indices of the agents that each agent observes, i64 [M, M - 1]: teammates, then opponents, both cyclically
+        # from its own.
         behind = (np.arange(options.agents)[:, None] + np.arange(options.agents)) % options.agents
         first = np.concatenate((behind[:, 1:], behind + options.agents), axis=1)
         second = np.concatenate((behind[:, 1:] + options.agents, behind), axis=1)
@@ -136,17 +137,17 @@ class DungeonOptions(AreaOptions):
 class DungeonEscape(AreaGame):
     """Escape as a group from a dungeon of 5 by 5 cells. Members choose to stay or to go right, left, up or down.
 
-    A dragon walks from the middle column to its portal on the right, one step every second decision. If it gets there,
-    the episode ends without a reward. A member that meets the dragon slays it and dies: its episode ends without a
-    reward, and a key lies where the dragon was. A member that goes there picks up the key. When it carries the key to
-    the door on the left, the group earns 1, and all remaining members escape. After 40 decisions, the episode is
-    interrupted.
+    A dragon walks from the middle column to its portal on the right, one step every second decision. If it reaches the
+    portal, the episode ends without a reward. A member that meets the dragon slays it and dies: its episode ends
+    without a reward, and a key lies where the dragon was. A member that steps on the key picks it up. When it carries
+    the key to the door on the left, the group earns 1, and all remaining members escape. After 40 decisions, the
+    episode is interrupted.
 
     A member observes its position, whether it carries the key, the dragon's relative position, whether it is alive,
     whether it is about to walk, the key's relative position, whether the key lies on the ground, and whether a teammate
     carries it (11 numbers); and for each teammate the relative position and whether it is alive (3 numbers). Members
     start on the left. A group that always slays the dragon and carries the key to the door scores 1, three members that
-    act at random score 0.06, and a group in which no member dies scores 0.
+    act at random score 0.06, and a group whose members never slay the dragon scores 0.
     """
 
     def __init__(self, options: DungeonOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002
@@ -176,7 +177,7 @@ class DungeonEscape(AreaGame):
         died = self._slay()
         walking = ~self._slain & ((self._decisions + 1) % PAUSE == 0)
         way = np.sign(np.asarray(PORTAL) - self._dragon)
-        way[:, 0] *= way[:, 1] == 0  # first to the middle row, then along it
+        way[:, 0] *= way[:, 1] == 0  # move vertically until in the middle row, then horizontally
         self._dragon += way * walking[:, None]
         died |= self._slay()
         escaped = (self._carrier != NOBODY) & (self._places[self._rows, self._carrier] == DOOR).all(axis=1)
@@ -200,7 +201,7 @@ class DungeonEscape(AreaGame):
         return lies
 
     def paint(self, number: int, canvas: Canvas) -> None:
-        """Paint members in blue, the one with the key in yellow, the dragon in red, and its portal in a dark color."""
+        """Paint members in blue, the key's carrier in yellow, the dragon in red, and the portal in a dark color."""
         canvas.reach = RADIUS + 1.0
         canvas.box(0.0, 0.0, 2 * RADIUS + 1, 2 * RADIUS + 1, GRAY)
         canvas.box(*DOOR, 0.9, 0.9, GREEN)
@@ -245,9 +246,9 @@ class StrikerVsGoalie(AreaGame):
     """Score a goal or defend it: behaviors Striker (team 0) and Goalie (team 1) on a pitch that is 9 cells wide.
 
     Both choose to go straight, right or left, and start in random columns. A striker runs 3 to 5 rows, one per
-    decision, while the goalie stays on the line; both move at most one cell sideways per decision. If a striker arrives
-    more than one cell away from the goalie, it scores a goal: the strikers earn 1 and the goalie -1. Otherwise it is
-    the other way around. Several strikers form a group.
+    decision, while the goalie stays on its line; both move at most one cell sideways per decision. If a striker arrives
+    more than one cell away from the goalie, it scores a goal: the strikers earn 1 and the goalie -1. Otherwise, the
+    strikers earn -1 and the goalie 1. Several strikers form a group.
 
     Both observe their position and the number of rows that are left. A striker also observes the relative positions of
     the goalie and its teammates; the goalie observes the relative position and the last move of each striker. If both

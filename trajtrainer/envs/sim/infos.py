@@ -1,8 +1,8 @@
-"""Writers for the observations of a behavior's agents: the same bytes as Unity, without one message per agent.
+"""Writers for the observations of a behavior's agents. They write the same bytes as Unity, but not agent by agent.
 
-Protobuf leaves out fields that are zero, so two agents' records differ in length only if a reward or an id is zero.
-Records are kept as rows of a byte matrix: observations are in fixed columns, and the fields before and after them are
-written together for each run of adjacent agents whose records have the same fields.
+Protobuf omits fields that are zero, so records have different lengths only if a reward or an id is zero. Records are
+rows of a byte matrix. Observations are in fixed columns. The fields before and after them are written in one operation
+for each run of adjacent agents whose records have the same fields.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FLOATS = (13, 4, 1)
 GROUP_ID = 14
 GROUP_REWARD_KEY = b"\x7d"
 INFO_KEY = b"\x0a"  # key of ListAgentInfoProto.value
-COMPRESSION_LEVEL = 1  # for PNG
+COMPRESSION_LEVEL = 1  # PNG compression level
 LONGEST_HEAD = 1 + 5 + 5 + len(DONE) + len(MAX_STEP_REACHED)
 
 _Bytes = NDArray[np.uint8]
 
 
 class InfoWriter(Protocol):
-    """Writer of the records (AgentInfoProto) of one behavior's agents."""
+    """Writes the records (AgentInfoProto) of one behavior's agents."""
 
     def write(self, step: SimulationStep) -> list[bytes]:
         """Return the ``value`` entries of a ListAgentInfoProto as pieces of bytes.

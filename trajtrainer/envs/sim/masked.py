@@ -29,12 +29,12 @@ from trajtrainer.envs.sim.simulation import (
 
 MAX_DECISIONS = 100
 STEP_REWARD = -0.01
-# Change of row and column for each action: none, up, down, left, right.
+# Change of row and column for each action: stay, up, down, left, right.
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], dtype=np.int64)
 EMPTY, AGENT, PLUS, CROSS = range(4)
 
-SPEED = 0.2  # per decision and axis
-REACH = 0.3  # along each axis
+SPEED = 0.2  # maximum distance per decision along each axis
+REACH = 0.3  # maximum distance along each axis at which the parcel is within reach
 TOOLS = 3
 
 
@@ -82,7 +82,7 @@ class GridWorld(EpisodicSimulation):
         n = len(agents)
         cells = self._grid**2
         drawn = self._random.random((n, cells + 1))
-        places = drawn[:, :cells].argpartition(2, axis=1)[:, :3]  # three different cells
+        places = drawn[:, :cells].argpartition(2, axis=1)[:, :3]  # draw three different cells
         order = np.argsort(np.take_along_axis(drawn, places, axis=1), axis=1)
         places = np.take_along_axis(places, order, axis=1)
         self._places[agents] = np.stack((places // self._grid, places % self._grid), axis=2)
@@ -128,7 +128,7 @@ class _Camera:
         n, grid, side = len(places), self._grid, self._grid * self._size
         cells = np.full((n, grid, grid), EMPTY, dtype=np.int64)
         rows = np.arange(n)
-        for kind, place in ((PLUS, 1), (CROSS, 2), (AGENT, 0)):  # the agent covers the goal that it has reached
+        for kind, place in ((PLUS, 1), (CROSS, 2), (AGENT, 0)):  # the agent is drawn over a goal
             cells[rows, places[:, place, 0], places[:, place, 1]] = kind
         drawn = self._sprites[cells]  # [n, row, column, 3, size, size]
         pictures = np.zeros((n, 3, *self._shape), dtype=np.uint8)

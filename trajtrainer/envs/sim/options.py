@@ -93,7 +93,7 @@ def parse_player_options(arguments: list[str]) -> PlayerOptions:
     add("--render", action="store_true", help="send a picture of all agents with every step, for videos")
     add_hook_option(parser)
 
-    # Parsing errors are also written to the log file, so find it first.
+    # Find the log file before parsing, because parsing errors are also written to it.
     flags = [at for at, argument in enumerate(arguments[:-1]) if argument.lower() == "-logfile"]
     parser.log_file = Path(arguments[flags[-1] + 1]) if flags else None
     kinds: dict[str, Kind] = {}
@@ -142,7 +142,8 @@ def add_hook_option(parser: argparse.ArgumentParser) -> None:
 def hooked(kind: str, wrapped: Any, port: int, hooks: Sequence[tuple[str, str]]) -> Any:
     """Wrap a player's messages in the hooks from its command line, the first hook innermost.
 
-    Tests use hooks to simulate players that crash, hang or send garbage, so the package needs no code for that.
+    Tests use hooks to simulate players that crash, hang or send garbage, so that the package does not contain such
+    code.
 
     Args:
         kind: kind of player. The hook's file defines a function with this name, called as
@@ -178,7 +179,7 @@ def add_simulation_options(parser: argparse.ArgumentParser, kinds: Mapping[str, 
 
 
 def simulation_options(kind: Kind, values: Mapping[str, Any]) -> SimulationOptions:
-    """Pick the options of one simulation from all given values.
+    """Create the options of one simulation from the values of all options.
 
     Raises:
         ValueError: an option has an invalid value.

@@ -28,15 +28,15 @@ from trajtrainer.envs.sim.simulation import (
 
 MOST_TILES = 20
 TILE_SIZE = 6
-RADIUS = 1.0  # of the circle with the 20 places for tiles
+RADIUS = 1.0  # radius of the circle with the 20 places for tiles
 REACH = 0.25
-SPEED = 0.2  # fine enough that every tile is the nearest one from some position
+SPEED = 0.2  # distance per move; small enough that each tile is the nearest tile from some reachable position
 MAX_DECISIONS = 400
 MOVE_COST = 1.0 / MAX_DECISIONS
 _SITES = np.arange(MOST_TILES) * (2.0 * np.pi / MOST_TILES)
 _CIRCLE = RADIUS * np.stack((np.cos(_SITES), np.sin(_SITES)), axis=1)
 
-REWARD = 0.1  # per point
+REWARD = 0.1  # reward per point
 SPECIAL_SHARE = 0.15
 SPECIAL_POINTS = 4
 _Board = NDArray[np.int8]
@@ -72,8 +72,8 @@ class Sorter(EpisodicSimulation):
         super().__init__(spec, options.agents, random, parameters, max_decisions=MAX_DECISIONS)
         n = options.agents
         self._place: NDArray[np.float64] = np.zeros((n, 2))
-        self._tiles: NDArray[np.float64] = np.zeros((n, MOST_TILES, 2))  # in the order of the observation
-        self._number: LongArray = np.zeros((n, MOST_TILES), dtype=np.int64)  # 1 to 20; 0 for no tile
+        self._tiles: NDArray[np.float64] = np.zeros((n, MOST_TILES, 2))  # positions, in the order of the observation
+        self._number: LongArray = np.zeros((n, MOST_TILES), dtype=np.int64)  # the tiles' numbers from 1; 0 for no tile
         self._pressed: BoolArray = np.zeros((n, MOST_TILES), dtype=np.bool_)
         self._rows = np.arange(n)
 
@@ -155,12 +155,12 @@ class Match3(EpisodicSimulation):
 
     A move (one branch) swaps two neighbors. Moves that do not result in three of a kind in a row are forbidden.
 
-    The agent observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the special cells
-    (1, rows, columns). After a move, all rows and columns of three or more of a kind are cleared, the cells above fall
-    down, and new cells come in from the top, until nothing is left to clear. A cleared cell gives 0.1, a special one
-    0.4. An episode is interrupted after its number of moves; a board without a possible move is replaced. A forbidden
-    move does nothing. With the default options, random moves score about 38, and always taking the move with the most
-    points about 43.
+    The agent observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the special cells (1,
+    rows, columns). After a move, all rows and columns of three or more of a kind are cleared, the cells above fall
+    down, and new cells come in from the top, until no more cells can be cleared. A cleared cell gives 0.1, and a
+    special cell 0.4. An episode is interrupted after its number of moves; a board without a possible move is replaced.
+    A forbidden move does nothing. With the default options, random moves score about 38, and always taking the move
+    with the most points about 43.
     """
 
     masked = True
@@ -193,7 +193,7 @@ class Match3(EpisodicSimulation):
         return (REWARD * points).astype(np.float32), np.zeros(self.num_agents, dtype=np.bool_)
 
     def _cascade(self, agents: LongArray) -> NDArray[np.float64]:
-        """Clear, drop and refill until nothing is left to clear and a move is possible; return each agent's points."""
+        """Clear, drop and refill cells until none can be cleared and a move is possible; return each agent's points."""
         points = np.zeros(len(agents))
         todo = np.arange(len(agents))
         while len(todo):

@@ -24,7 +24,7 @@ from trajtrainer.envs.sim.canvas import Canvas
 
 FloatColumn = NDArray[np.float64]
 
-# A selection of agents: their indices, or a slice for all agents, which avoids a copy.
+# A selection of agents: their indices or, to avoid a copy, a slice that selects all agents.
 Agents = LongArray | slice
 ALL = slice(None)
 Observations = tuple[ObservationArray, ...]
@@ -147,7 +147,7 @@ class SimulationStep:
 
     Attributes:
         observations: one array per sensor, f32 [N, *O]; pictures are u8 or f32 (channels, height, width). If an agent's
-            episode ended, this is the first observation of its next one.
+            episode ended, its row is the first observation of its next episode.
         reward: f32 [N], since the last decision; 0 if an episode ended, because its reward is in ``ended_reward``.
         mask: bool [N, D], True = forbidden; None if the simulation does not mask actions.
         ended: i64 [T], agents whose episode ended, ascending.
@@ -183,8 +183,8 @@ class Role(Protocol):
 class Simulation(Role, Protocol):
     """A task for the agents of one behavior.
 
-    Every agent decides at every step. An agent whose episode ended starts the next one in the same step and keeps its
-    index.
+    Every agent decides at every step. An agent whose episode ended starts its next episode in the same step and keeps
+    its index.
     """
 
     def reset(self) -> SimulationStep:
@@ -203,8 +203,8 @@ class Game(Protocol):
     Agents may leave before the others; ``deciding`` in each step lists the agents that decide.
     """
 
-    roles: Mapping[str, Role]  # behavior id -> its agents
-    ids: Mapping[str, LongArray]  # behavior id -> i64 [num_agents], agent ids from 0, unique across roles
+    roles: Mapping[str, Role]  # the agents of each behavior, by behavior id
+    ids: Mapping[str, LongArray]  # agent ids of each behavior, i64 [num_agents], from 0 and unique across roles
 
     def reset(self) -> list[SimulationStep]:
         """Start new episodes; return a step for each role."""
@@ -260,8 +260,8 @@ class EpisodicSimulation(ABC):
     def _begin(self, agents: LongArray) -> None:
         """Start a new episode for ``agents``.
 
-        Draw all random numbers for an agent as one row of a single call, so that the result is the same as when drawing
-        agent by agent.
+        Implementations draw the random numbers of all agents in a single call, with one row per agent. The numbers are
+        then the same as if they were drawn agent by agent.
         """
 
     @abstractmethod

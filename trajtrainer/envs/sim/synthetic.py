@@ -30,10 +30,10 @@ from trajtrainer.envs.sim.simulation import (
 
 # Toy
 STEP_REWARD = -0.01
-FINAL_REWARD = 1.06  # 1 plus the cost of six decisions
+FINAL_REWARD = 1.06  # 1, plus 0.06 that compensates for six decisions
 SHOWN_DECISIONS = 3
 # Bench
-VARIANTS = 16  # number of different observations, which are repeated
+VARIANTS = 16  # number of different observations, which are used in turn
 REWARD = 0.1
 
 
@@ -102,7 +102,7 @@ class Toy(EpisodicSimulation):
     def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         wanted = np.concatenate((actions.continuous, 2.0 * actions.discrete - 1.0), axis=1)
         moved = self._place + np.clip(wanted, -self._step_size, self._step_size)
-        # Five steps of 0.2 must reach 1 despite rounding errors.
+        # Round to 1, because five steps of 0.2 must reach 1 despite rounding errors.
         self._place = np.where(np.abs(moved) > 1.0 - 1e-6, np.sign(moved), moved)
         done: BoolArray = (np.abs(self._place) == 1.0).all(axis=1)
         reward = np.where(done, FINAL_REWARD * self._place.mean(axis=1) * self._goal, STEP_REWARD)

@@ -93,9 +93,9 @@ class MemoryCorridor(EpisodicSimulation):
 
     The agent chooses to go forward, back, through the left door or through the right door (a branch of 4). It observes
     4 numbers: the sign for left and the sign for right (shown only for the first two decisions, before any agent can
-    reach the doors), its progress (0 to 1), and whether it is at the doors. The door that the sign showed gives 1, the
-    other one -1, and both end the episode; there are no other rewards. Episodes are interrupted after 8 times the
-    length. An agent that remembers the sign scores 1; one that forgets it or acts at random scores 0 on average.
+    reach the doors), its progress (0 to 1), and whether it is at the doors. The door that the sign showed gives 1, and
+    the other door -1. Both end the episode. There are no other rewards. Episodes are interrupted after 8 times the
+    length. An agent that remembers the sign scores 1; an agent that forgets it or acts at random scores 0 on average.
     """
 
     def __init__(self, options: MemoryOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:

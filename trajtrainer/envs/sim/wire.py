@@ -33,7 +33,7 @@ from trajtrainer.envs.unity.proto.communicator_pb2 import UnityRLCapabilitiesPro
 API_VERSION = "1.5.0"
 PACKAGE_VERSION = "3.0.0"
 CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width, channels
-# The floats that are sent for u8: exactly those that a receiver gets by dividing the pixels of a PNG by 255.
+# The floats to send for u8 pixels. They are exactly the floats that a receiver of a PNG gets when it divides by 255.
 _BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
 STATUS_OK = 200
 HYBRID_API = 3  # first minor version with separate fields for continuous and discrete actions
@@ -150,7 +150,7 @@ def read_order(data: bytes) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class _ActionLayout:
-    """The positions of an agent's actions in its record: all continuous ones, and each discrete one."""
+    """Positions of an agent's actions in its record: one for all continuous actions, and one per discrete action."""
 
     layout: Layout
     continuous: slice | None
@@ -158,7 +158,7 @@ class _ActionLayout:
 
 
 class ActionReader:
-    """Reader of one behavior's actions.
+    """Reads one behavior's actions.
 
     Args:
         behavior: name of the behavior, for error messages.
@@ -184,7 +184,7 @@ class ActionReader:
             waiting: N for this message; None if all agents wait for an action.
 
         Raises:
-            OrderError: a waiting agent gets no action or one of the wrong size. Unity would quit in this case, too.
+            OrderError: a waiting agent gets no action or one of the wrong size. In this case, Unity would also quit.
         """
         n = self._num_agents if waiting is None else waiting
         try:

@@ -26,7 +26,7 @@ from trajtrainer.envs.sim.simulation import (
 from trajtrainer.envs.sim.wire import ActionReader, WireStyle
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 
-HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200
+HEADER = b"\x0a\x03\x08\xc8\x01"  # a serialized header with status 200
 GROUPS_API = 5  # first minor version with groups
 
 
@@ -91,7 +91,7 @@ class ServedBehavior:
 
 
 class Solo:
-    """A game that consists of one simulation, whose agents do not interact."""
+    """Wraps a single simulation, whose agents do not interact, as a game."""
 
     def __init__(self, name: str, simulation: Simulation) -> None:
         self.roles: Mapping[str, Role] = {name: simulation}
