@@ -53,7 +53,7 @@ class InProcessEnvironment(ABC):
         self.call: tuple[str, int] | None = None
         self._num_workers = num_workers
         self._num_copies = num_workers if num_copies is None else num_copies
-        # Worker -> actions to step with, or None to reset.
+        # Maps each worker that is due to its actions, or to None for a reset.
         self._due: dict[int, _Actions | None] = {}
         self._specs: dict[str, BehaviorSpec] = {}
         self._gate = Gate(f"The environment {name}", "in its observations and rewards")

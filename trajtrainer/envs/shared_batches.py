@@ -25,7 +25,7 @@ _ALIGNMENT = 64
 _COUNT = struct.Struct("<i")
 _BEHAVIOR = struct.Struct("<iii")  # index, N, T
 _FIRST_BYTES = 32768
-# Number of headers whose batches are cached. Most messages have the same counts as an earlier one.
+# Number of headers whose batches are cached. Most messages have the same counts as an earlier message.
 _MOST_KEPT = 64
 
 _FIELDS = tuple(field.name for field in fields(StepBatch) if field.name not in ("obs", "num_terminal"))

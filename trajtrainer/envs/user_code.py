@@ -64,8 +64,8 @@ def _user_place(places: Iterable[tuple[FrameType, int]]) -> str:
         places: frames and line numbers, the innermost first.
 
     Returns:
-        The place. If no frame is the user's, it is in an installed package; if there is no such frame either, it is
-        an empty string.
+        The place. If no frame runs user code, the place is in an installed package. If no frame runs such code either,
+        the string is empty.
     """
     innermost: dict[str, str] = {}
     for frame, line in places:

@@ -1,4 +1,4 @@
-"""Environment parameters that are sampled anew for each episode."""
+"""Environment parameters that are sampled for each episode."""
 
 from __future__ import annotations
 

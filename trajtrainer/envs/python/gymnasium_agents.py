@@ -175,7 +175,7 @@ def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, s
 
 
 class AgentSpaces:
-    """The spaces of one kind of agent.
+    """The spaces of agents that share a behavior.
 
     Args:
         observation_space: observation space of the agents.

@@ -28,9 +28,10 @@ TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
 class GymnasiumEnvironment(InProcessEnvironment):
     """Copies of one Gymnasium environment, each an agent of the behavior named after the environment.
 
-    Every event contains a decision of every copy. A copy whose episode ended starts the next one at once, so its
-    terminal record (with the final observation) and its first decision are in the same event, with the same id.
-    Truncated episodes are ``interrupted``; an episode that is both terminated and truncated counts as terminated.
+    Every event contains a decision of every copy. When an episode ends, its copy starts the next episode immediately,
+    so the copy's terminal record (with the final observation) and its first decision are in the same event, with the
+    same id. Truncated episodes are ``interrupted``; an episode that is both terminated and truncated counts as
+    terminated.
 
     The first reset seeds copy i with ``seed + i``; later resets continue each copy's random sequence. Environment
     parameters are drawn at the start of each episode and passed as ``reset(options={name: value, ...})``; without

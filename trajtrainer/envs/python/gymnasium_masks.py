@@ -30,7 +30,7 @@ _EXAMINED_CALLS = 2
 
 
 class AgentMasks:
-    """The masks of one kind of agent: D numbers, 1 = allowed, in one array, or one per branch or part of an action.
+    """The action masks of one behavior: D numbers, 1 = allowed, in one array, or one per branch or part of an action.
 
     They come from the key ``action_mask`` of the observations, from ``action_mask`` in the agents' infos, or from the
     environment's method ``action_masks()``, in this order. A mask in the observations is also a sensor, unless the only

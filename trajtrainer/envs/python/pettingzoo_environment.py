@@ -65,7 +65,7 @@ def as_parallel(env: Any) -> Any:
 
 
 class ParallelGame:
-    """A parallel environment that is reset when no agent is left.
+    """A parallel environment that is reset when it has no agents left.
 
     An agent that is removed from ``agents`` at the end of its episode starts a new episode when it is listed again. In
     an AEC environment, it may also stay listed, and starts a new episode when both of its flags are False again. An
@@ -208,8 +208,8 @@ class PettingZooEnvironment(InProcessEnvironment):
     """Copies of one PettingZoo environment. Agents' names determine behaviors, teams and groups (``AgentTypes``).
 
     A copy is reset when it has no agents left; agents keep their ids in later episodes. An agent that dies gets a
-    terminal record at once, and starts a new episode when the environment lists it again. An agent that does not decide
-    in every step gets the sum of its rewards since its last decision.
+    terminal record immediately, and starts a new episode when the environment lists it again. An agent that does not
+    decide in every step gets the sum of its rewards since its last decision.
 
     The first reset seeds copy i with ``seed + i``. Environment parameters are drawn for each episode of a copy and
     passed to ``reset(options={name: value, ...})``.

@@ -21,9 +21,10 @@ ID = "trajtrainer/Unity-v0"
 class UnityEnv(gymnasium.Env[Any, Any]):
     """A scene with one agent.
 
-    After the end of an episode, ``reset`` shows the next one, which Unity has started on its own. In the middle of an
-    episode, or with ``options={"parameters": {name: number}}``, it resets the player. ``info`` contains ``agent_id``
-    and, with discrete actions, ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes.
+    After the end of an episode, ``reset`` returns the start of the next episode, which Unity has already begun on its
+    own. In the middle of an episode, or with ``options={"parameters": {name: number}}``, it resets the player. ``info``
+    contains ``agent_id`` and, with discrete actions, ``action_mask`` in the form that ``action_space.sample(mask=...)``
+    takes.
 
     The arguments are those of ``UnityVectorEnv``.
 

@@ -85,10 +85,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused
         self._form: Form = observations
         self._bytes = uint8_visual
         self._spaces: dict[str, BehaviorSpaces] = {}
-        self._last: dict[str, tuple[Any, dict[str, Any]]] = {}  # agents in an episode -> observation and info
+        self._last: dict[str, tuple[Any, dict[str, Any]]] = {}  # observation and info of each agent in an episode
         self._gone: set[str] = set()  # agents whose episode has ended since the reset
         self._asked: list[str] = []
-        # Behavior id -> agents that wait for an action, including those of earlier episodes: names, and masks [n, D].
+        # By behavior id: names and masks, [n, D], of agents that wait for an action, including agents from earlier
+        # episodes.
         self._waiting: dict[str, tuple[list[str], BoolArray]] = {}
         self._scene = Scene(env, behavior, time_scale, arguments)
         try:

@@ -36,7 +36,7 @@ _NO_AGENT = -1
 
 
 class UnityVectorEnv(VectorEnv[Any, Any, Any]):
-    """A vector environment in which every agent of a behavior is a sub-environment. One message steps all of them.
+    """A vector environment in which every agent of a behavior is a sub-environment. A single message steps all agents.
 
     A step lasts until agents ask for decisions again. Unity starts an agent's next episode on its own: ``SAME_STEP``
     and ``DISABLED`` show all of that episode; ``NEXT_STEP`` skips its first decision, with an action that does nothing.
@@ -102,7 +102,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._has_groups = any(batch.group.any() for batch in first)
         columns = _columns(first[0], slice(None))
         self._shown: Columns = tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in columns)
-        self._asking: dict[str, LongArray] = {}  # behavior id -> slots of the agents that wait for an action
+        self._asking: dict[str, LongArray] = {}  # slots of the agents that wait for an action, by behavior id
         self._usual: bytes | None = None  # ids of a message in which every agent decides, in the order of slots
         self._due: BoolArray = np.zeros(count, np.bool_)  # slots whose episode has ended; unused with SAME_STEP
         self._idle: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: slots that skip their first decision
@@ -135,7 +135,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
                 )
             self._due = self._due & ~mask
             since = time.monotonic()
-            while not self._deciding().any():  # No agent waits for an action, so the game can continue without one.
+            while not self._deciding().any():  # no agent waits, so the game can continue without actions
                 self._scene.check_patience(since)
                 self._take_in(self._scene.step({}))
         else:
@@ -222,7 +222,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             rows = slice(batch.num_terminal, None)
             slots = self._asking[name] = self._slots.assign(batch.agent[rows])
             self._shown = _written(self._shown, slots, _columns(batch, rows))
-            if reward is not None:  # A reward at the start of an episode is not the result of any decision.
+            if reward is not None:  # a reward at an episode's start is not due to a decision
                 reward[slots] += np.where(before[slots], batch.reward[rows] + batch.group_reward[rows], np.float32(0.0))
         is_usual = len(batches) == 1 and np.array_equal(slots, np.arange(self.num_envs))
         self._usual = batch.agent[rows].tobytes() if is_usual else None
@@ -313,7 +313,7 @@ class Slots:
     """The assignment of agents to N sub-environments.
 
     An agent keeps its slot from one episode to the next. An agent with a new id, which Unity assigns when agents are
-    disabled and enabled again or are created anew, gets the first slot whose agent's episode has ended.
+    disabled and enabled again, or are replaced by new ones, gets the first slot whose agent's episode has ended.
 
     Attributes:
         agents: i64 [N], the current or last agent of each slot; -1 if there has been no agent yet.

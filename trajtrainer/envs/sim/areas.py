@@ -49,7 +49,7 @@ class AreaRole:
     Args:
         size: O.
         choices: size of the branch.
-        per_area: agents of an area; several agents form a group.
+        per_area: number of agents per area; several agents form a group.
         areas: E.
     """
 

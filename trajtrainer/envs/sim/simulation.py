@@ -1,4 +1,4 @@
-"""Protocols and base classes of the built-in simulations: numpy tasks for several agents, reproducible from a seed.
+"""Protocols and base classes of the built-in simulations: seeded numpy tasks for several agents.
 
 The module also contains the environment parameters of a player, which the trainer sets and simulations draw from
 (docs/explanation/mlagents-behavior.md#side-channels).

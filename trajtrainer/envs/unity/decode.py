@@ -139,7 +139,7 @@ class MessageDecoder:
         self._behaviors.clear()
 
     def _meet(self, behavior_id: str, agents: bytes) -> UnityBehavior:
-        """Learn the spec of a behavior from its first agent, without parsing the others."""
+        """Learn the spec of a behavior from its first agent, without parsing its other agents."""
         parameters = self._announcements.get(behavior_id)
         if parameters is None:
             raise InvalidDataError(

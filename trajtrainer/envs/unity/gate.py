@@ -29,7 +29,7 @@ class Gate:
     def __init__(self, sender: str, advice: str) -> None:
         self._sender, self._advice = sender, advice
         self._distinct_ids: dict[str, bytes] = {}
-        # Behavior -> first mask column of each branch; empty if its masks need no further checks.
+        # Maps each behavior to the first mask column of each branch; empty if its masks need no further checks.
         self._branches: dict[str, NDArray[np.int64]] = {}
 
     def check(self, behavior_id: str, spec: BehaviorSpec, batch: StepBatch) -> None:

@@ -211,8 +211,8 @@ class Http2Connection:
     def go_away(self) -> None:
         """Tell the other side to start no more calls.
 
-        Calls that are already on their way are not lost: the GOAWAY allows all streams, and the answer to a ping shows
-        when no more calls can arrive (RFC 9113, 6.8).
+        Calls in flight are not lost: the GOAWAY allows all streams, and the answer to a ping shows when no more calls
+        can arrive (RFC 9113, 6.8).
         """
         self.outgoing += _frame(_GOAWAY, 0, 0, _NUMBER.pack(MAX_WINDOW) + _NUMBER.pack(0))
         self.outgoing += _frame(_PING, 0, 0, _FAREWELL)

@@ -166,7 +166,7 @@ def output_file(folder: str, worker_id: int) -> Path:
 
 
 def log_file(arguments: Sequence[str]) -> Path | None:
-    """Return the log file of a player with these arguments; None if they do not specify one."""
+    """Return the log file of a player with these arguments; None if the arguments do not specify a log file."""
     for argument, value in itertools.pairwise(arguments):
         if argument.lower() == _LOG_FILE_ARGUMENT and value != "-":
             return Path(value)

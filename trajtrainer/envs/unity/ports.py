@@ -29,7 +29,7 @@ def listen(address: str, port: int) -> list[socket.socket]:
     """Listen on a port of an address.
 
     For the loopback address, this includes the IPv6 loopback address if there is one, because players connect to
-    "localhost", for which some machines try ::1 first.
+    "localhost", which some machines resolve to ::1 first.
 
     Args:
         address: a host name or IP address of this machine.

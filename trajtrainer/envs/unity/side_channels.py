@@ -187,7 +187,7 @@ class TrainingAnalyticsChannel(SideChannel):
         raise UnityCommunicationException("training analytics are only sent to the player, never received")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
-        """Send ``message``, or by default the one for users of the low-level API."""
+        """Send ``message``. The default is the message for users of the low-level API."""
         version = sys.version_info
         self._queue(
             message

@@ -1,7 +1,7 @@
 """Messages between a process and its child: one byte for the kind and, usually, a pickled object.
 
-Log records are sent as messages, too. Large data goes through shared memory instead. Both ends run the same version
-of this package.
+Log records are sent as messages, too. Large data goes through shared memory instead. Both processes run the same
+version of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Windows job object, whose processes end together with this one, no matter how it ends."""
+"""A Windows job object: its processes are killed when this process ends, no matter how."""
 
 from __future__ import annotations
 
