@@ -71,7 +71,7 @@ class ActorReport:
         return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
 
     def summary(self) -> str:
-        """Return the number of working actors and their average waiting time, for the live view; empty without actors."""
+        """Return the number of working actors and their average waiting time; empty if there are no actors."""
         rows = self.rows()
         if not rows:
             return ""
