@@ -256,7 +256,7 @@ def test_an_evaluator_that_is_killed_is_replaced(
     learn(tmp_path, given, "gym:CartPole-v1", on_evaluation=kill, num_envs=1)
     assert told == [1, 3, 3], "the second is the price"
     (warning,) = [record.getMessage() for record in caplog.records if "An evaluation failed" in record.getMessage()]
-    assert "The process of the evaluation was killed by the signal SIGKILL" in warning
+    assert "The evaluation process was killed by the signal SIGKILL" in warning
     assert [child for child in multiprocessing.active_children() if child.name == "evaluation"] == []
 
 

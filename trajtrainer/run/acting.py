@@ -1,6 +1,6 @@
-"""Shared code of the commands that act in an environment without training.
+"""Helpers for commands that act in an environment without training.
 
-It covers their settings, the environment (by default the one that the model was trained in), and the results files.
+They provide settings, results files, and the environment, which is by default the one that the model was trained in.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _NOT_USED = "The environment settings in %s are ignored: %s"
 
 
 def for_inference(settings: RunSettings) -> RunSettings:
-    """Return the settings of a run that writes nothing, with a random seed if they have none."""
+    """Return settings for a run that writes no files. If there is no seed, a random one is filled in."""
     seed = settings.env_settings.seed
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
     checkpoints = evolve(settings.checkpoint_settings, inference=True)
@@ -55,13 +55,13 @@ def for_inference(settings: RunSettings) -> RunSettings:
 
 
 def check_acting(check: Preflight, settings: RunSettings) -> ActingOptions:
-    """Check the environment and the device, and return the options for acting models."""
+    """Check the environment and the device, and return the options for loading models."""
     check(check_environment, settings.env_settings.env_path)
     return ActingOptions(settings.deterministic, check(choose_device, settings.torch_settings.device) or "cpu")
 
 
 def log_parameters(parameters: Parameters) -> None:
-    """Log the parameters that the environment is reset with, if there are any."""
+    """Log the environment parameters, if any."""
     if parameters:
         logger.info("Environment parameters: %s.", in_words(parameters))
 
@@ -78,10 +78,10 @@ def opened(
     stop: StopRequest,
     make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
 ) -> Iterator[Environment | None]:
-    """Start an environment, and close it at the end. Yields None if a signal arrived before it was ready.
+    """Start an environment, and close it at the end. Yields None if a signal arrives before it is ready.
 
-    Players write their logs and output into a temporary folder, which is removed at the end. After an error it is kept,
-    because the message refers to a log in it. Inside the ``with`` block, signals set ``stop``. The global random
+    Players write their logs and output into a temporary folder. It is removed at the end, except after an error,
+    because the error message refers to a log file. Inside the ``with`` block, signals set ``stop``. The global random
     generators are seeded first, so that all environments of a command start with the same state.
 
     Raises:
@@ -125,12 +125,12 @@ def _close(environment: Environment, stop: StopRequest) -> None:
 def fault_after(
     results: Sequence[object], fault: EnvironmentFaultError, stop: StopRequest
 ) -> EnvironmentFaultError | None:
-    """Log and return a fault that ended the work early; None if a stop was requested.
+    """Log and return the fault that ended the command early; return None if a stop was requested.
 
     Raises:
-        EnvironmentFaultError: the fault, if there are no results.
+        EnvironmentFaultError: the fault, if there are no results yet.
     """
-    if stop.requested:  # a signal to the whole process group also ends the environments
+    if stop.requested:  # the fault is a consequence of the signal, which the environments also received
         return None
     if not results:
         raise fault
@@ -146,7 +146,7 @@ def exit_code(failure: object, stop: StopRequest, *, is_written: bool = True) ->
 
 
 def check_file(option: str, path: Path | None) -> None:
-    """Check that a results file can be written, before hours of work.
+    """Check that a results file can be written, so that problems are found before hours of work.
 
     Raises:
         SettingsError: the path is a folder, or its parent folder does not exist.
@@ -157,7 +157,9 @@ def check_file(option: str, path: Path | None) -> None:
 
 
 def write_file(path: Path | None, write: Callable[[Path], None]) -> bool:
-    """Write a results file, unless ``path`` is None. A failure is only logged, so that other files are still written.
+    """Write a results file, unless ``path`` is None.
+
+    A failure is logged but not raised, so that other files can still be written.
 
     Returns:
         False if the file could not be written.
@@ -174,23 +176,25 @@ def write_file(path: Path | None, write: Callable[[Path], None]) -> bool:
 
 
 def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[str, Any]:
-    """Take the environment, ``env_args`` and ``wrappers`` that the user did not give from the run of a model.
+    """Return the environment, ``env_args`` and ``wrappers`` of a model's run, as far as the user did not set them.
 
-    They are taken only if the run's environment is a Python environment or a simulation: a user who gives no Unity
-    build may mean the Editor. ``env_args`` and ``wrappers`` are also taken if the user gives the same environment as
-    the run's, because without them it would be a different task. Wrappers of the run's evaluations take precedence over
-    those of its training.
+    The environment is used only if it is a Python environment or a simulation: without a Unity build, the user may want
+    the Editor. ``env_args`` and ``wrappers`` are also used if the user sets the same environment as in the run, because
+    the task would be different without them. Wrappers for the run's evaluations take precedence over those for
+    training.
 
     Args:
-        word: the model, as for ``find_models``. If it does not exist, nothing is taken; ``find_models`` reports that.
+        word: the model, as for ``find_models``. If the model does not exist, nothing is returned here, and
+            ``find_models`` raises an error.
         results: the folder that contains the runs.
-        given: the fields of ``env_settings`` that the user gave.
+        given: the fields of ``env_settings`` that the user set.
 
     Returns:
         The additional fields of ``env_settings``.
 
     Raises:
-        SettingsError: the run was downloaded from the hub, so the code it specifies runs only if the user asks for it.
+        SettingsError: the run was downloaded from the hub, and would execute code that the user did not explicitly
+            allow.
     """
     try:
         folder = _folder_of_run(file_of(word, results))
@@ -222,7 +226,7 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
 
 
 def parameters_of_run(model: Model) -> Parameters:
-    """Return the environment parameters that a model's run trained with, in the lessons that it has reached."""
+    """Return the environment parameters of a model's run, in the lessons that training had reached."""
     if model.scripted:
         return {}
     folder = _folder_of_run(next(iter(model.policies.values())).path)
@@ -247,7 +251,7 @@ def image_order_of_runs(models: Iterable[Model]) -> RawImageOrder:
         assert folder is not None
         try:
             content = json.loads((folder / _STATUS).read_bytes())
-        except (OSError, ValueError, RecursionError):  # the order is unknown
+        except (OSError, ValueError, RecursionError):
             continue
         sections = content.items() if isinstance(content, dict) else ()
         status = TrainingStatus(None, {name: each for name, each in sections if isinstance(each, dict)})

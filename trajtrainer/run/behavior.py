@@ -1,4 +1,4 @@
-"""One behavior of a run: how it acts, how it learns, and its files."""
+"""One behavior of a run: its learner, trainer, checkpoints and results."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Behavior:
-    """All parts of one behavior in a run.
+    """The objects of one behavior in a run.
 
     Attributes:
         run: the run that the behavior is part of.
-        learner: the learner, as its actors see it.
+        learner: the learner, with the interface for actors.
         trainer: the learner's trainer.
-        episodes: a record of its agents' episodes; empty if it learns from a data set.
-        checkpoints: saves and loads its checkpoints.
-        replay: the file for its stored experience, if the settings ask for one.
-        self_play: matches its teams with opponents; None if all teams learn.
-        selector: selects its best models, and ends its training early; None without training.
-        evaluation: its newest evaluation in this session; None before the first.
-        first_gradient_step: number of gradient steps made before this session, if the run is resumed.
-        thread: the thread in which the trainer advances with ``threaded: true``; the first ``advance`` starts it.
+        episodes: statistics of the agents' episodes; empty if it learns from a data set.
+        checkpoints: saves and loads checkpoints.
+        replay: saves the replay buffer; None if the settings do not ask for it.
+        self_play: assigns opponents to the learning team; None if all teams learn.
+        selector: selects the best models, and ends training early; None without training.
+        evaluation: newest evaluation in this session; None before the first.
+        first_gradient_step: number of gradient steps in earlier sessions of a resumed run.
+        thread: the trainer's own thread with ``threaded: true``; started by the first ``advance``.
     """
 
     run: Run
@@ -61,9 +61,9 @@ class Behavior:
     _noted: BestModel | None = field(default=None, init=False)
 
     def begin_session(self) -> None:
-        """Note what earlier sessions have done, so that only this session's work counts. Called after restoring."""
+        """Record the gradient steps and best model of earlier sessions. Called after restoring."""
         self.first_gradient_step = self.trainer.algorithm.gradient_steps
-        self._noted = self._best_model  # The best model of an earlier session is not a new event.
+        self._noted = self._best_model  # no event for the best model of an earlier session
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ class Behavior:
 
     @property
     def recorded_step(self) -> int:
-        """The step that the trainer reaches once it has processed all experience that has arrived."""
+        """The step that the trainer will reach when it has processed all experience received so far."""
         return max(self.trainer.step, self.trainer.first_step + self.learner.recorded.num_steps)
 
     def advance(self) -> None:
-        """Let the trainer process its experience and update if it is due, or check its thread for errors.
+        """Process experience and update, if this is due. If the trainer has its own thread, only check it for errors.
 
         Raises:
-            BaseException: the trainer's exception, from this thread or its own.
+            BaseException: an exception of the trainer, in this thread or in its own.
         """
         if self.thread is not None:
             if self.thread.ident is None:
@@ -93,38 +93,38 @@ class Behavior:
             self.selector.end_if_enough()
 
     def observe(self) -> None:
-        """Measure the current model. Called after the trainer has advanced."""
+        """Let the selector measure the current model. Called after the trainer has advanced."""
         if self.selector is not None:
             self.selector.observe()
 
     def finish(self) -> None:
-        """Let the trainer process the remaining experience. A trainer thread does that itself when it ends."""
+        """Process the remaining experience. If the trainer has its own thread, that thread does it before it ends."""
         if self.thread is None:
             self.trainer.advance()
             self.observe()
 
     @property
     def learns_alone(self) -> bool:
-        """True if the loop should let it learn even without new experience. A trainer thread does that by itself."""
+        """True if the loop should call ``advance`` even without new experience. Always False with a trainer thread."""
         return self.thread is None and self.trainer.learns_alone and not self.is_done()
 
     def is_done(self) -> bool:
-        """Return whether it has enough steps or, without training, the requested number of episodes."""
+        """Return whether training is complete or, without training, whether enough episodes have ended."""
         if self.run.is_training:
             return self.trainer.has_enough
         episodes = self.run.settings.inference_episodes
         return episodes is not None and self.learner.recorded.num_episodes >= episodes
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint. Called by the trainer when one is due. A failure is logged, and training continues."""
+        """Save a checkpoint, when the trainer asks for it. Failures are logged, and training continues."""
         trainer = self.trainer
         state = self._state()
         if self.checkpoints.save(trainer.step, self.episodes.reward_since_update, state, self._export):
             self._note_checkpoint(is_last=False)
-        if self.selector is not None and self.selector.by != EVALUATION:  # evaluations write best models at once
+        if self.selector is not None and self.selector.by != EVALUATION:  # evaluations have already written them
             self.selector.best_models.write()
         if self.replay is not None:
-            # After the checkpoint, which would otherwise have to wait until the replay is on disk.
+            # Last, because the checkpoint should not have to wait until the replay buffer has been written.
             self.replay.save()
         self.run.write_files()
 
@@ -172,7 +172,7 @@ class Behavior:
             self.run.hooks.add(self.best)
 
     def is_finite(self) -> bool:
-        """Return whether all weights and statistics of the policy are finite. Otherwise they are not worth saving."""
+        """Return whether all weights and normalizer statistics are finite, so that the policy can be saved."""
         return all(bool(torch.isfinite(entry).all()) for entry in self.trainer.actor.state_dict().values())
 
     def progress(self) -> BehaviorProgress:
@@ -193,12 +193,12 @@ class Behavior:
 
     @property
     def can_continue(self) -> bool:
-        """True if there is something left to train, and a checkpoint to continue from."""
+        """True if training is not complete and there is a checkpoint to continue from."""
         return self.trainer.should_still_train and self.checkpoints.folder.checkpoint.is_file()
 
     @property
     def mean_return(self) -> MeanReturn | None:
-        """The newest mean return. Without training, it covers all episodes, because the policy does not change."""
+        """The mean return in the newest summary; without training, the mean return of all episodes."""
         return self.episodes.newest if self.run.is_training else self.episodes.so_far
 
     def log_result(self) -> None:
@@ -224,7 +224,7 @@ class Behavior:
             logger.info("  exported policy %s, checkpoints in %s", policy, checkpoints)
 
     def _state(self, step: int | None = None) -> dict[str, Any]:
-        """Return the content of a checkpoint, and record the same rating and mean return in the status."""
+        """Return the content of a checkpoint, and record its rating and mean return in the status."""
         self_play = None if self.self_play is None else self.self_play.state()
         if self_play is not None:
             self.run.status.set_elo(self.name, self_play["elo"])
@@ -240,7 +240,7 @@ class Behavior:
         return copied(self._state(step))
 
     def _export(self, path: Path) -> None:
-        # Lazy import: it is slow, and not needed before the first checkpoint.
+        # Lazy import: slow, and not needed before the first checkpoint.
         from trajtrainer.policies.onnx.export import export_policy
 
         actor = self.trainer.actor

@@ -1,4 +1,4 @@
-"""Makes the behaviors of a run when they first appear, and restores them if the settings ask for it."""
+"""Creates the behaviors of a run when they first appear, and restores them from checkpoints."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> Behavior:
-    """Make all parts of a new behavior, and restore it from a checkpoint if the settings ask for it.
+    """Create a new behavior, and restore it from a checkpoint if the settings say so.
 
     For ``messages``, see ``LearningContext``.
 
     Raises:
         SettingsError: the configuration has no settings for the behavior.
         UnsupportedError: no network supports its sensors or actions.
-        CheckpointError: its checkpoint cannot be used.
-        OutOfMemoryError: there is not enough memory for its networks or its buffer.
+        CheckpointError: the checkpoint cannot be used.
+        OutOfMemoryError: there is not enough memory for the networks or the buffer.
     """
     learner, trainer = make_learner(run, messages, found, lambda _: behavior.save_checkpoint())
     behavior = _assemble(run, learner, trainer.episodes)
@@ -48,9 +48,9 @@ def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> 
 
 
 def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behavior:
-    """Make all parts of a behavior that learns from a data set; see ``make_behavior``.
+    """Create a behavior that learns from a data set. See ``make_behavior`` for errors.
 
-    If the run's environment has agents of this behavior, they use its policy, but their experience is not used.
+    If there are agents of this behavior in the environment, they act with its policy, but it does not learn from them.
     """
     learner, episodes = make_offline_learner(run, name, dataset, lambda _: behavior.save_checkpoint())
     behavior = _assemble(run, learner, episodes)
@@ -59,16 +59,16 @@ def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behav
 
 
 def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
-    """Make the behavior at step 0, with its files."""
+    """Create the behavior, not restored yet."""
     trainer, self_play = learner.trainer, learner.self_play
     settings = trainer.context.settings
     folder = run.folder.behavior(trainer.context.behavior)
     episodes.lesson = run.curriculum.num_completed
-    learner.recorded.on_lesson = episodes.begin_lesson  # the link to its actors replaces this with a marker
+    learner.recorded.on_lesson = episodes.begin_lesson  # ``BehaviorLink`` replaces this
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = None
     if run.folder.writes and trainer.algorithm.saved_replay is not None:
-        # Lazy import: only behaviors with a saved replay need it.
+        # Lazy import: only needed for saved replay buffers.
         from trajtrainer.policies.checkpoints.replay_file import replay_file_of
 
         replay = replay_file_of(trainer, folder.path)
@@ -77,7 +77,7 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
         return behavior
     evaluations = run.settings.evaluations_of(settings)
     by = TRAINING if evaluations is None else EVALUATION
-    if self_play is not None:  # Returns do not measure progress: what one side gains, the other side loses.
+    if self_play is not None:  # Returns do not measure progress in zero-sum games.
         by = RATING
     behavior.selector = ModelSelector(
         trainer,
@@ -92,14 +92,14 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
 
 
 def _begin(behavior: Behavior, order: RawImageOrder) -> None:
-    """Restore a behavior if the settings ask for it, and start its statistics."""
+    """Restore a behavior if the settings say so, and start its statistics."""
     run, trainer = behavior.run, behavior.trainer
     restore(behavior, order)
     behavior.learner.recorded.resume(behavior.episodes)
     behavior.begin_session()
     reporter = trainer.reporter
     if run.folder.resume:
-        # A summary may be written before the trainer reaches the step that the summary is labeled with.
+        # The last summary may have a later step than the checkpoint.
         reporter.resume(max(trainer.step, trainer.last_summary))
     mapping = trainer_mapping(trainer.context.settings)
     reporter.add_hyperparameters(hyperparameters_text(mapping))

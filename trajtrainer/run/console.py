@@ -1,4 +1,4 @@
-"""Shared code of the commands: log lines, tables and tracebacks on the console, and settings of acting commands."""
+"""Helpers for commands: log lines, tables and tracebacks on the console, and settings for commands that only act."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNLIMITED = 10_000  # width of output to files and pipes
+_UNLIMITED = 10_000  # width of tables in files and pipes
 
 _ENVIRONMENT = "env_settings"
 
@@ -32,12 +32,12 @@ _ENVIRONMENT = "env_settings"
 def console(
     *, debug: bool, quiet: bool = False, to_stderr: bool = False, as_json: bool = False
 ) -> Iterator[ConsoleHandler]:
-    """Send log lines to the console inside the ``with`` block.
+    """Show log lines on the console inside the ``with`` block.
 
     Args:
-        debug: show debug lines, and the traceback of an error that ends the command.
+        debug: also show debug lines, and the traceback if an error ends the command.
         quiet: show warnings and errors only.
-        to_stderr: write log lines to stderr, because stdout is reserved for the result of the command.
+        to_stderr: write log lines to stderr, to keep stdout for the result of the command.
         as_json: write JSON objects, including one for an error that ends the command.
     """
     from trajtrainer.run.logs import console_logging
@@ -48,14 +48,14 @@ def console(
         try:
             yield handler
         except TrajtrainerError as error:
-            if as_json:  # stderr only shows it as text
+            if as_json:  # stderr already shows it as text
                 logger.error("%s", error)
             logger.debug("Traceback of the error:", exc_info=True)
             raise
 
 
 def print_table(*tables: RenderableType) -> None:
-    """Print tables to stdout. If that is not a terminal, lines are not wrapped."""
+    """Print tables to stdout. Lines are not wrapped if stdout is not a terminal."""
     from rich.console import Console
 
     page = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
@@ -66,7 +66,7 @@ def print_table(*tables: RenderableType) -> None:
 def add_count(
     parser: argparse.ArgumentParser, option: str, things: str, help_: str, default: int | None = None
 ) -> None:
-    """Add an option for a number of things, at least 1. The default, if any, is appended to the help text."""
+    """Add an option for an integer of at least 1. The default, if any, is appended to the help text."""
 
     def count(text: str) -> int:
         if not text.isdecimal() or not int(text):
@@ -96,18 +96,18 @@ def add_raw_image_order(parser: argparse.ArgumentParser) -> None:
 def acting_settings(
     arguments: argparse.Namespace, models: Iterable[str], sections: Mapping[str, object] | None = None
 ) -> RunSettings:
-    """Return the settings of a command that acts with trained models without training them.
+    """Return the settings of a command that acts with trained models.
 
     Args:
         arguments: the parsed arguments.
-        models: the models, as for ``find_models``. Environment settings that are not given as options are taken from
-            the runs of these models; earlier models take precedence.
-        sections: sections of a configuration, filled from the command's own options.
+        models: the models, as for ``find_models``. Environment settings that are not given as options come from the
+            runs of these models, with precedence for earlier models.
+        sections: configuration sections that contain the command's own options.
 
     Raises:
         TrajtrainerError: an option is invalid.
     """
-    from trajtrainer.run.acting import as_trained  # lazy import: --help does not need it
+    from trajtrainer.run.acting import as_trained  # lazy import: not needed for --help
 
     given = flags.given(arguments)
     results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))

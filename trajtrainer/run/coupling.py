@@ -1,4 +1,4 @@
-"""Decides how acting and learning of one behavior wait for each other, based on the settings of the run."""
+"""Decides from the settings of a run how acting and learning of a behavior wait for each other."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 class Waiting(enum.Enum):
-    """The ways in which acting and learning wait for each other."""
+    """How acting and learning wait for each other."""
 
-    ONE_LOOP = enum.auto()  # one acting step, then the trainer learns if it is due
-    THREAD = enum.auto()  # the loop keeps acting while the trainer's thread learns, until it is a number of rows ahead
-    TURNS = enum.auto()  # an actor outside the loop collects exactly until the trainer has something to do
-    ROWS = enum.auto()  # actors outside the loop may be up to a number of rows ahead of learning
-    UPDATES = enum.auto()  # actors outside the loop may be up to a number of policy versions ahead of learning
+    ONE_LOOP = enum.auto()  # acting and learning alternate in one loop
+    THREAD = enum.auto()  # the loop acts while a trainer thread learns, up to a number of rows ahead
+    TURNS = enum.auto()  # an actor outside the loop collects exactly what the trainer needs next
+    ROWS = enum.auto()  # actors outside the loop collect up to a number of rows ahead
+    UPDATES = enum.auto()  # actors outside the loop collect up to a number of policy versions ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class Coupling:
 
     settings: TrainerSettings
     waiting: Waiting
-    max_policy_lag: int | None = None  # with ``UPDATES``: the maximum age of an acting policy, in versions
+    max_policy_lag: int | None = None  # only for ``UPDATES``: maximum age of an acting policy, in versions
 
     @classmethod
     def of(cls, settings: TrainerSettings, *, elsewhere: tuple[int, int] | None, is_training: bool) -> Coupling:
-        """Decide how a behavior is coupled.
+        """Choose the coupling of a behavior.
 
         Args:
             settings: settings of its trainer.
-            elsewhere: the number of actors outside the loop and their ``max_policy_lag``; None if the actor is in the
+            elsewhere: the number of actors outside the loop and their ``max_policy_lag``; None if acting happens in the
                 loop.
             is_training: True if the run trains.
         """
@@ -55,7 +55,7 @@ class Coupling:
         return cls(settings, Waiting.ROWS)
 
     def source(self) -> ExperienceSource:
-        """Make an empty channel for the experience."""
+        """Create an empty channel for experience."""
         return ExperienceSource(
             is_concurrent=self.waiting in (Waiting.THREAD, Waiting.ROWS, Waiting.UPDATES),
             max_lag=self.max_policy_lag,
@@ -64,7 +64,7 @@ class Coupling:
 
     @property
     def lead(self) -> int:
-        """Number of rows that actors outside the loop may be ahead of learning; 0 for an actor in the loop.
+        """Number of rows that actors outside the loop may collect ahead of learning; 0 if acting happens in the loop.
 
         Actors hand over a fraction of these rows at a time.
         """
@@ -75,13 +75,13 @@ class Coupling:
         return (1 + self.max_policy_lag) * (self.settings.buffer_size + 1)
 
     def pacing(self, trainer: Trainer, self_play: SelfPlay | None) -> Pacing:
-        """Make the pacing for the behavior's actors, before any of them has started."""
+        """Create the pacing for the behavior's actors. Must be called before any of them starts."""
         name, settings = trainer.context.behavior, self.settings
 
-        def most_steps() -> int:  # in this session; a function, because a checkpoint may be loaded later
+        def most_steps() -> int:  # steps in this session; called late, because loading a checkpoint changes first_step
             if not trainer.context.training:
                 return UNLIMITED
-            # Collecting also ends once ``stop`` has ended the training.
+            # ``stop`` may have ended the training.
             return settings.max_steps + 1 - trainer.first_step if trainer.should_still_train else 0
 
         match self.waiting:
@@ -99,16 +99,16 @@ class Coupling:
 
 
 class TrainerThread(threading.Thread):
-    """Advances one trainer whenever its source has enough experience (``Trainer.is_due``).
+    """A thread that advances one trainer whenever its source has enough experience (``Trainer.is_due``).
 
-    It also does so if acting waits at its limit (``request_drain``), and while the trainer ``learns_alone``. Closing
-    the source ends the thread.
+    It also advances the trainer if actors are waiting at a limit (``request_drain``), and continuously while
+    ``learns_alone`` is True. Closing the source ends the thread.
 
     Args:
         trainer: the trainer, which only this thread uses.
         timers: timers of the run.
         then: called after each ``advance``.
-        calls: keeps track of the run's calls of user code.
+        calls: keeps track of calls to user code.
     """
 
     def __init__(
@@ -144,5 +144,5 @@ class TrainerThread(threading.Thread):
                     with self._timers("trainer_advance"):
                         self.trainer.advance()
                     self._then()
-        except BaseException as failure:  # The main thread raises it and ends the run.
+        except BaseException as failure:  # reraised in the main thread
             self.failure = failure

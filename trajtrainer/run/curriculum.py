@@ -1,6 +1,6 @@
-"""Lessons of the environment parameters: a state machine without files, clocks or an environment.
+"""Lessons of the environment parameters, as a state machine that uses no files, clocks or environments.
 
-Given the progress of each behavior, it decides which samplers apply, and whether the environment must be reset for them
+Given the progress of each behavior, it decides which samplers to use, and whether the environment must be reset
 (docs/explanation/mlagents-behavior.md#environment-parameters).
 """
 
@@ -26,7 +26,7 @@ from trajtrainer.settings.environment import (
 )
 
 LESSON_NUM = "lesson_num"
-# The weight of the newest mean in the smoothed reward (docs/explanation/mlagents-behavior.md#environment-parameters).
+# Weight of the newest mean in the smoothed reward (docs/explanation/mlagents-behavior.md#environment-parameters).
 _NEW_SHARE = 0.75
 
 
@@ -37,10 +37,10 @@ class BehaviorProgress:
     Attributes:
         step: agent steps recorded so far.
         max_steps: agent steps to train for.
-        rewards: returns of its latest episodes since any parameter last changed its lesson, up to
-            ``Curriculum.reward_buffer_length`` of them.
+        rewards: returns of the latest episodes since the last lesson change of any parameter, at most
+            ``Curriculum.reward_buffer_length``.
         group_rewards: group rewards of these episodes, one entry per agent.
-        elo: its rating; None without self-play.
+        elo: rating of the behavior; None without self-play.
     """
 
     step: int
@@ -52,13 +52,13 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class LessonChange:
-    """The result of checking the completion criteria once.
+    """Result of checking the completion criteria.
 
     Attributes:
-        advanced: the parameters that are in a new lesson, in the order of the configuration. If there are any, the
-            reward buffers of all behaviors must be cleared.
-        require_reset: True if a completed lesson requires a reset of the environment. Otherwise the new samplers are
-            only sent.
+        advanced: the parameters that have moved to a new lesson, in the order of the configuration. If it is not empty,
+            the reward buffers of all behaviors must be cleared.
+        require_reset: True if a completed lesson requires a reset of the environment. Otherwise, only the new samplers
+            are sent.
     """
 
     advanced: tuple[str, ...] = ()
@@ -67,12 +67,12 @@ class LessonChange:
 
 @dataclass(slots=True)
 class _Parameter:
-    """The lessons of one parameter, and its current one.
+    """The lessons of one parameter.
 
     Attributes:
         lessons: all lessons, in order.
         lesson_num: number of the current lesson, starting from 0.
-        smoothed: the smoothed reward, which is kept when the lesson changes and starts at 0 in every session.
+        smoothed: the smoothed reward. It starts at 0 in every session, and is not reset when the lesson changes.
     """
 
     lessons: list[Lesson]
@@ -85,15 +85,15 @@ class _Parameter:
 
     @property
     def criteria(self) -> CompletionCriteria | None:
-        """The completion criteria of the current lesson; None in the last lesson, even if it has some."""
+        """The completion criteria of the current lesson; always None in the last lesson."""
         return self.lesson.completion_criteria if self.lesson_num + 1 < len(self.lessons) else None
 
 
 class Curriculum:
-    """All environment parameters of a run, each in one of its lessons."""
+    """The environment parameters of a run and their current lessons."""
 
     def __init__(self, parameters: Mapping[str, EnvironmentParameterSettings] | None, run_seed: int) -> None:
-        """Start with the first lesson of every parameter.
+        """Start at the first lesson of every parameter.
 
         Args:
             parameters: settings of each parameter by name, from the configuration; None if there are no parameters.
@@ -125,7 +125,7 @@ class Curriculum:
 
     @property
     def has_next_lesson(self) -> bool:
-        """True if any parameter can still move to another lesson. Otherwise ``advance`` has no effect."""
+        """True if any parameter has another lesson to move to. Otherwise, ``advance`` has no effect."""
         return any(parameter.criteria is not None for parameter in self._states.values())
 
     def reward_buffer_length(self, behavior: str) -> int:
@@ -142,17 +142,17 @@ class Curriculum:
 
     @property
     def awaits_groups_of(self) -> set[str]:
-        """The behaviors whose group rewards decide whether a current lesson is complete."""
+        """The behaviors whose group rewards are the completion criterion of a current lesson."""
         criteria = (parameter.criteria for parameter in self._states.values())
         return {c.behavior for c in criteria if c is not None and c.measure is Measure.GROUP_REWARD}
 
     def advance(self, progress: Mapping[str, BehaviorProgress]) -> LessonChange:
-        """Check every parameter once, and move each one whose lesson is done to its next lesson.
+        """Check every parameter, and move it to its next lesson if the current one is complete.
 
-        With smoothing, every check counts as another value, so call this once per message, as ML-Agents does.
+        Smoothing counts every check as another value, so call this once per message, as ML-Agents does.
 
         Args:
-            progress: progress by behavior name. Criteria of behaviors that are missing here are not met.
+            progress: progress by behavior name. Criteria that refer to missing behaviors are not met.
         """
         advanced = []
         require_reset = False
@@ -176,7 +176,7 @@ class Curriculum:
         ]
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Move to the lessons in ``state``. Parameters that are missing there start with their first lesson.
+        """Move to the lessons in ``state``. Parameters that are not in it start at their first lesson.
 
         Args:
             state: content of ``training_status.json``, with ``{parameter: {"lesson_num": n}}`` among other entries.
@@ -188,8 +188,8 @@ class Curriculum:
         for name, parameter in self._states.items():
             entry = state.get(name)
             if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
-                # The file has no entry for this parameter, or only an entry for a behavior with the same name, because
-                # both share the file: docs/explanation/mlagents-behavior.md#training-status.
+                # There is no entry for this parameter. There may be one for a behavior with the same name, because the
+                # file does not distinguish them: docs/explanation/mlagents-behavior.md#training-status.
                 lessons[name] = 0
                 continue
             lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
@@ -205,13 +205,13 @@ class Curriculum:
 
 
 def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smoothed: float) -> tuple[bool, float]:
-    """Return whether a lesson is done, and the smoothed reward.
+    """Return whether a lesson is complete, and the new smoothed reward.
 
     See docs/explanation/mlagents-behavior.md#environment-parameters.
 
     Args:
         criteria: criteria of the current lesson.
-        progress: progress of the behavior that the criteria refer to.
+        progress: progress of the behavior in the criteria.
         smoothed: the parameter's smoothed reward so far.
     """
     rewards = progress.group_rewards if criteria.measure is Measure.GROUP_REWARD else progress.rewards
@@ -230,7 +230,7 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
 
 
 def describe(sampler: Sampler) -> str:
-    """Describe a sampler in the form used on the console (docs/explanation/mlagents-behavior.md#console)."""
+    """Describe a sampler in the format of ML-Agents' console output (docs/explanation/mlagents-behavior.md#console)."""
     if isinstance(sampler, ConstantSettings):
         return f"Float: value={sampler.value}"
     if isinstance(sampler, UniformSettings):

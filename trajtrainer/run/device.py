@@ -1,4 +1,4 @@
-"""The device for the networks, and process-wide thread and memory settings that make training fast."""
+"""Chooses the device for the networks, and makes process-wide thread and memory settings that speed up training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def choose_device(wanted: str | None) -> torch.device:
         reason = "torch does not know this device"
         with contextlib.suppress(RuntimeError):
             kind = torch.device(name).type
-            # torch's own explanation may be a page long.
+            # torch's own message may be a page long.
             reason = str(error).strip().split("\n")[0].split(". ")[0][:_LONGEST_REASON].rstrip(".")
             if isinstance(error, NotImplementedError | ImportError):
                 reason = f"this machine or this build of torch does not support {kind}"
@@ -47,8 +47,8 @@ def choose_device(wanted: str | None) -> torch.device:
 def set_threads() -> None:
     """Limit torch to one thread, unless OMP_NUM_THREADS is set.
 
-    A second thread gains little with networks of this size, and makes a small update about 40 times slower as soon as
-    anything else runs on the same cores, such as the player (measured: 1.2 ms with one thread, 45 ms with two).
+    With typical network sizes, a second thread gains little. It makes a small update about 40 times slower as soon as
+    another process, such as the player, runs on the same cores (measured: 1.2 ms with one thread, 45 ms with two).
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
@@ -57,8 +57,8 @@ def set_threads() -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep the memory of freed tensors of up to 32 MB for reuse. Does nothing on other systems.
 
-    By default glibc returns it to the system, and every update has to allocate the memory for its gradients and
-    activations again, page by page (measured: a quarter of the update time with GridWorld's 4 million weights).
+    By default, glibc returns it to the system, so every update has to allocate memory for gradients and activations
+    again. Measured with GridWorld (4 million weights), this takes a quarter of the update time.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

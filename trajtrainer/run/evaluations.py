@@ -1,7 +1,7 @@
 """Evaluates the behaviors of a run while they train (docs/measure/evaluation.md#while-training).
 
-Between two passes of the loop, the main thread hands over models and collects results. The evaluator is a separate
-process; if that is not possible, it plays in this process and the run waits for it.
+Between two iterations of the loop, the main thread submits models and collects results. Evaluations run in a separate
+process. If that is not possible, they run in this process and the run waits for them.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
 
-# Length of a single wait for a result. Stop requests are noticed between two waits.
+# Timeout of a single wait for a result. Stop requests are handled between two waits.
 _WAIT_S = 0.25
-# After this long, the log mentions that training is waiting for an evaluation.
+# If an evaluation takes longer than this, log that training is waiting for it.
 _PATIENCE_S = 10.0
 
 
 class EvaluationController:
-    """Gives the evaluator models to evaluate, and acts on the results.
+    """Submits models to the evaluator, and handles the results.
 
     Args:
         run: the run whose behaviors are evaluated.
         behaviors: the behaviors that train, by name.
-        make: makes an evaluator; called again if its process has died.
+        make: creates an evaluator; called again if its process has died.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class EvaluationController:
         self._make = make
         self._settings = run.settings.evaluation or EvaluationSettings()
         self._evaluator = make()
-        self._pending: tuple[Behavior, Candidate, float] | None = None  # with its start time
+        self._pending: tuple[Behavior, Candidate, float] | None = None  # behavior, model, start time
         self._quota = RestartQuota(run.settings.env_settings)
         self._has_failed = self._was_reported = self._is_done = False
 
     def step(self) -> None:
-        """Handle a result that has arrived, and start the evaluations that are due. Called between two passes.
+        """Handle a result if one has arrived, and start the evaluations that are due.
 
         Raises:
             SettingsError, UnsupportedError: evaluations are not possible with these settings.
@@ -79,7 +79,7 @@ class EvaluationController:
             self._poll(0.0)
         for behavior in list(self._behaviors.values()):
             candidate = None if behavior.selector is None else behavior.selector.pop_candidate()
-            # Wait for the previous evaluation, so that the evaluated steps do not depend on how long evaluations take.
+            # Wait for the previous evaluation, so that its duration does not affect which steps are evaluated.
             if candidate is not None and self._wait() and self._can_begin():
                 self._begin(behavior, candidate)
 
@@ -102,7 +102,7 @@ class EvaluationController:
         self._evaluator.kill()
 
     def _can_begin(self) -> bool:
-        """Return whether the evaluator works. After a failure, it is restarted if the quota allows that."""
+        """Return whether the evaluator works. After a failure, it is restarted if the quota permits."""
         if self._has_failed:
             now_s = time.monotonic()
             if self._quota.refusal(now_s) is not None:
@@ -119,7 +119,8 @@ class EvaluationController:
         assert selector.evaluations is not None
         wanted = selector.evaluations
         others = [other for other in self._behaviors.values() if other is not behavior]
-        # With data sets alone, nothing acts, so the acting policies are never updated. Use the trainers' networks then.
+        # If there are only data sets, nothing acts, so the acting policies are never updated: use the trainers'
+        # networks.
         acting = {o.name: o.trainer.actor if self._run.is_offline else o.learner.policy.actor for o in others}
         request = Request(
             behavior=behavior.name,
@@ -137,7 +138,7 @@ class EvaluationController:
             self._wait()
 
     def _wait(self) -> bool:
-        """Wait for the pending evaluation. Returns False if a stop was requested: nothing more is evaluated then."""
+        """Wait for the pending evaluation. Returns False if a stop was requested, which cancels evaluations."""
         report_s = time.monotonic() + _PATIENCE_S
         with self._run.timers("evaluation"):
             while not self._run.stop.requested:
@@ -171,7 +172,7 @@ class EvaluationController:
         if isinstance(outcome, SettingsError | UnsupportedError) or not isinstance(outcome, TrajtrainerError):
             raise outcome
         self._has_failed = True
-        if not self._run.stop.requested:  # A signal to the whole process group ends the evaluator as well.
+        if not self._run.stop.requested:  # No warning if a signal to the process group has ended the evaluator, too.
             log = logger.debug if self._was_reported else logger.warning
             self._was_reported = True
             log("An evaluation failed: %s Training continues, and the next evaluation will try again.", outcome)
@@ -211,7 +212,7 @@ class EvaluationController:
         self._run.status.save()
         selector.best_models.write()
         self._run.hooks.add(behavior.evaluation)
-        behavior.note_best()  # now, because the next result may arrive within the same pass
+        behavior.note_best()  # immediately, because there may be another result in this iteration
         selector.end_if_enough()
 
 
@@ -239,14 +240,14 @@ def make_evaluations(
     shared: tuple[Environment, Mapping[str, BehaviorSpec]] | None,
     reset_training: Callable[[], object],
 ) -> EvaluationController:
-    """Make the controller that evaluates the behaviors of a run.
+    """Create the controller that evaluates the behaviors of a run.
 
     Args:
-        run: the run, whose settings have evaluations.
+        run: the run. Its settings must include evaluations.
         behaviors: the behaviors that train, by name.
         make_environment: the factory that made the training environment.
-        shared: the training environment, which is used if there cannot be another one, and the specs that it has
-            announced; None if it is not in this process.
+        shared: the training environment and its behavior specs, to use if a second environment is not possible; None if
+            the training environment is in another process.
         reset_training: resets the training environment, so that training starts new episodes.
     """
     settings = settings_of_evaluation(run.settings)
@@ -277,7 +278,7 @@ def make_evaluations(
     if make_environment is not environment_of_settings:
         evaluator = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         with generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
-            evaluator.start()  # Started now, to detect factories that return the same environment twice.
+            evaluator.start()  # start now, to detect factories that return the same environment twice
         return controller(lambda: InlineEvaluator(evaluator, run.stop, run.calls))
     logs = LogFolder(None)
     if run.folder.writes:
@@ -287,7 +288,7 @@ def make_evaluations(
     start = partial(environment_of_settings, logs=logs, ports_of_run=run.settings.num_ports, here=True)
 
     def as_trained() -> RunSettings:
-        """Return the settings, with the training's order of raw images once that is known."""
+        """Return the settings with the raw image order that training has detected, if any."""
         env = settings.env_settings
         is_open = env.raw_image_order is RawImageOrder.AUTO
         order = run.status.raw_image_order() if is_open else env.raw_image_order
@@ -300,7 +301,7 @@ def make_evaluations(
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:
-    """Return the settings of the evaluation environment: the training's, with the changes in ``evaluation``."""
+    """Return the settings of the evaluation environment: the training settings, overridden by ``evaluation``."""
     own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
     seed = environment_seed(env.seed, "evaluation") if own.seed == UNSEEDED else own.seed
     port = env.base_port + settings.num_players
@@ -319,11 +320,11 @@ def settings_of_evaluation(settings: RunSettings) -> RunSettings:
 def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Sampler]:
     """Return the environment parameters for evaluations.
 
-    The training's parameters are in their last lesson, so that all evaluations of a run measure the same task.
+    Parameters with lessons are set to the last lesson, so that all evaluations of a run measure the same task.
 
     Args:
         settings: settings of the run.
-        seed: seed of the evaluations. Samplers without their own seed get consecutive seeds, starting from this one.
+        seed: seed of the evaluations. Samplers that have no seed get consecutive seeds, starting from this one.
     """
     own = (settings.evaluation or EvaluationSettings()).environment_parameters or {}
     training = settings.environment_parameters or {}

@@ -1,4 +1,4 @@
-"""Evaluates policies during training, in an environment started once (docs/measure/evaluation.md)."""
+"""Evaluates policies during training, in an environment that is started only once (docs/measure/evaluation.md)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import UserCalls
 
 _NICENESS = 10
-_CLOSE_GRACE_S = 16.0  # time for players to quit on their own
-# Message kinds in addition to those that all processes share.
+_CLOSE_GRACE_S = 16.0  # time for players to quit before they are killed
+# Additional message kinds.
 REQUEST = b"q"
 RESULT = b"r"
 
@@ -42,13 +42,13 @@ class Request:
     """A request to evaluate the policy of a behavior.
 
     Attributes:
-        behavior: name of the behavior whose episodes count.
-        step: step of its trainer when the policy was copied.
-        episodes: number of episodes that count.
+        behavior: name of the behavior to evaluate.
+        step: trainer step at which the policy was copied.
+        episodes: number of episodes to play.
         deterministic: True to use the most likely actions.
         max_decisions: maximum number of decisions in an episode; longer episodes are truncated.
         timeout_s: maximum duration of the evaluation in seconds.
-        actors: networks of all behaviors in the environment, on the CPU; they never change.
+        actors: networks of all behaviors in the environment, on the CPU. They must not be modified.
     """
 
     behavior: str
@@ -61,16 +61,16 @@ class Request:
 
 
 class Evaluator:
-    """Plays the episodes of requests, one request at a time.
+    """Runs evaluations, one at a time.
 
-    The environment is made for the first request. If it fails, it is made again for the next request.
+    The environment is created for the first request, and recreated for the next request if it fails.
 
     Args:
-        make_environment: starts the environment.
+        make_environment: creates and starts the environment.
         parameters: the environment parameters.
         seed: seed for the episodes, if the environment supports seeding, and for the policies' random choices.
-        lent: if the environment is shared with the training, the specs that it announces there before the first
-            request. A shared environment is not closed.
+        lent: set if the environment is shared with training: the behavior specs that training has already received. A
+            shared environment is not closed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Evaluator:
 
     @property
     def call(self) -> object:
-        """The current call of user code, if the environment is in this process."""
+        """The current call to user code, if the environment is in this process."""
         environment = self._environment
         return environment.call if isinstance(environment, InProcessEnvironment) else None
 
@@ -121,7 +121,7 @@ class Evaluator:
 
         Raises:
             SettingsError: the environment's agents differ from those in training.
-            EnvironmentFaultError: the environment failed for good.
+            EnvironmentFaultError: the environment failed.
             PolicyDivergedError: the policy outputs NaN.
         """
         self.start()
@@ -133,7 +133,7 @@ class Evaluator:
             return ActorPolicy(actor, seed=seed, deterministic=request.deterministic)
 
         if isinstance(environment, InProcessEnvironment):
-            # Play the same episodes for each request.
+            # Make all evaluations play the same episodes.
             environment.seed_episodes(self._seed)
             seed_global_generators(self._seed)
         try:
@@ -153,7 +153,7 @@ class Evaluator:
         return None if stopped() else results.get(request.behavior)
 
     def close(self) -> None:
-        """Close the environment and wait until it is gone."""
+        """Close the environment and wait until it has exited."""
         environment, self._environment = self._environment, None
         if environment is not None and self._lent is None:
             environment.close()
@@ -165,10 +165,10 @@ class Evaluator:
 
 
 def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> Actor:
-    """Return the actor of a behavior, adapted to the sensors in ``spec``.
+    """Return the actor of a behavior, adapted to the order of sensors in ``spec``.
 
     Raises:
-        SettingsError: there is no such actor, or the agents have different sensors or actions.
+        SettingsError: the behavior is not trained, or its agents have different sensors or actions.
     """
     actor = actors.get(behavior)
     if actor is None:
@@ -178,7 +178,7 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
         )
     if actor.sees is not None:
         actor = copy.copy(actor)
-        actor.sees = sensors_seen(actor.spec, spec)  # the numbers of its sensors in this environment
+        actor.sees = sensors_seen(actor.spec, spec)  # indices of its sensors in this environment
     if found := "; ".join(mismatches(actor.spec, with_sensors(spec, actor.sees))):
         raise SettingsError(
             f"The policy of behavior {behavior!r} does not fit the agents of the evaluation's environment: {found}. "
@@ -188,12 +188,12 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
 
 
 class InlineEvaluator:
-    """An evaluator in this process. The run waits for it.
+    """An evaluator in this process. The run waits for each evaluation.
 
     Args:
         evaluator: plays the episodes.
-        stop: the run's stop request, which ends an evaluation without a result.
-        calls: keeps track of the run's calls of user code.
+        stop: the run's stop request, which aborts evaluations.
+        calls: keeps track of calls to user code.
         then: called after each evaluation.
     """
 
@@ -210,7 +210,7 @@ class InlineEvaluator:
         self.kill = evaluator.kill
 
     def begin(self, request: Request) -> None:
-        """Run an evaluation. There is no outcome if it takes too long."""
+        """Run an evaluation. After a timeout, ``poll`` returns None."""
         end_s = time.monotonic() + request.timeout_s
         try:
             with generators_untouched(), self._calls.outside(self._evaluator):
@@ -223,7 +223,7 @@ class InlineEvaluator:
             self._then()
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:  # noqa: ARG002
-        """Return the outcome of the last evaluation; None if there is none since the last call."""
+        """Return the outcome of the last evaluation; None if it was aborted or already returned."""
         outcome, self._outcome = self._outcome, None
         return outcome
 
@@ -235,7 +235,7 @@ class InlineEvaluator:
 
 @contextlib.contextmanager
 def generators_untouched() -> Iterator[None]:
-    """Restore the global random generators at the end, because a Python environment may use them."""
+    """Restore the global random generators at the end of the block, because Python environments may use them."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -246,30 +246,30 @@ def generators_untouched() -> Iterator[None]:
 
 
 class EvaluatorProcess:
-    """An evaluator in a separate process, for one request at a time.
+    """An evaluator in a separate process, which runs one evaluation at a time.
 
     Attributes:
-        is_ready: True once it has reported that its environment has started or failed to start.
+        is_ready: True once the environment has started or failed to start.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.is_ready = False
         self._process = ChildProcess(
-            run_evaluator, evaluator, "evaluation", title="process of the evaluation", log_as="The evaluation"
+            run_evaluator, evaluator, "evaluation", title="evaluation process", log_as="The evaluation"
         )
         self.kill = self._process.kill
 
     @property
     def is_alive(self) -> bool:
-        """True if the process can still evaluate."""
+        """True if the process is running."""
         return self._process.pid is not None
 
     def begin(self, request: Request) -> None:
-        """Start an evaluation, whose outcome ``poll`` returns."""
+        """Start an evaluation. ``poll`` returns its outcome."""
         self._process.post(REQUEST, request)
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
-        """Return the result or error of the evaluation; None if there is neither after ``timeout_s`` seconds."""
+        """Return the result or error of the evaluation; None if it has not ended after ``timeout_s`` seconds."""
         while self._process.has_unread(timeout_s):
             try:
                 message = self._process.read()
@@ -284,21 +284,21 @@ class EvaluatorProcess:
         return None
 
     def close(self, *, wait: bool) -> None:
-        """End the process. With ``wait``, its environment is closed properly."""
+        """End the process. With ``wait``, give it time to close the environment."""
         self._process.end(_CLOSE_GRACE_S if wait else 0.0)
 
 
 def run_evaluator(evaluator: Evaluator, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Answer the run's requests until it sends END or is gone."""
+    """Answer requests until the run sends END or ends."""
     torch.set_num_threads(1)
-    # Training has priority: the evaluator and its players only get the CPU time that training leaves over.
+    # Training has priority: the evaluator and its players only get CPU time that training does not use.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif sys.platform != "win32":
         os.nice(_NICENESS)
     pipe = messages.LockedPipe(connection)
-    # The training environment has already logged the same lines at its start, so only warnings are new.
+    # Only log warnings, because other lines repeat those of the training environment.
     begin_child(pipe, lifeline, logging.WARNING, evaluator.kill)
 
     def answer(kind: bytes, do: Callable[[], object]) -> None:
@@ -307,7 +307,7 @@ def run_evaluator(evaluator: Evaluator, connection: messages.Pipe, lifeline: mes
         except Exception as error:
             pipe.post(messages.FAULT, messages.portable(error))
 
-    with contextlib.suppress(EOFError, OSError):  # the run is gone
+    with contextlib.suppress(EOFError, OSError):  # the run has ended
         answer(messages.CONNECTED, evaluator.start)
         while (message := messages.read(connection))[0] != messages.END:
             answer(RESULT, partial(evaluator.evaluate, message[1]))

@@ -1,4 +1,4 @@
-"""Policies that a behavior imitates. The row of its algorithm specifies how to make them."""
+"""Policies that a behavior imitates. The registry row of the algorithm specifies how to create them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Policy | None:
-    """Make the policy that the algorithm of a behavior imitates; None if it imitates none.
+    """Create the policy that a behavior imitates; None if its algorithm does not imitate a policy.
 
     Args:
         run: settings of the run.
         name: name of the behavior.
         settings: settings of the behavior.
-        spec: spec of its agents, with all sensors.
+        spec: behavior spec of the agents, with all sensors.
 
     Raises:
         SettingsError: the policy does not exist, or does not match the agents.
@@ -30,10 +30,10 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
 
 
 def check_experts(settings: RunSettings) -> None:
-    """Check that all policies to imitate exist, before anything is started.
+    """Check that all policies to imitate exist. Called before anything is started.
 
     Raises:
-        SettingsError: some policies cannot be used; the message has a line for each problem.
+        SettingsError: some policies cannot be used; the message has one line per problem.
     """
     faults = [fault for name, each in settings.behaviors.items() for fault in _expert(settings, name, each, None)[1]]
     if faults:

@@ -1,4 +1,4 @@
-"""Checks and makes the statistics writers of a run, from the rows of ``STATS_WRITERS`` that its settings use."""
+"""Checks and creates the statistics writers of a run: the rows of ``STATS_WRITERS`` that the settings use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
-    """Yield the checks to make before the run starts, in the order of the rows. Each may raise ``SettingsError``."""
+    """Yield the checks to run before the run starts. Each may raise ``SettingsError``."""
     yield _check_sections
     for name in STATS_WRITERS:
         row = STATS_WRITERS.get(name)
@@ -28,11 +28,13 @@ def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
 
 
 def followers(settings: RunSettings, calls: UserCalls) -> list[StatsWriter]:
-    """Make the statistics writers of a run. A plugin package that fails is logged and left out.
+    """Create the statistics writers of a run.
+
+    If a plugin package fails, the error is logged and its writer is left out.
 
     Args:
         settings: settings of the run.
-        calls: keeps track of the run's calls of user code.
+        calls: keeps track of calls to user code.
 
     Raises:
         SettingsError: metrics cannot be served.
@@ -69,10 +71,12 @@ def _check(name: str, check: Reference, settings: RunSettings) -> None:
 
 
 def _check_sections(settings: RunSettings) -> None:
-    """Check that each section for statistics writers has a row. It is missing if a plugin was left out of the build.
+    """Check that there is a row for each statistics writer in the settings.
+
+    Builds without some plugins lack their rows.
 
     Raises:
-        SettingsError: some sections have no row; the message has a line for each.
+        SettingsError: some sections have no row; the message has one line per section.
     """
     read = {row.section for row in STATS_WRITERS.builtin.values()}
     sections = [field.name for field in attrs.fields(RunSettings) if field.metadata.get("followed")]
@@ -87,18 +91,18 @@ def _check_sections(settings: RunSettings) -> None:
 
 
 class GuardedWriter(StatsWriter):
-    """Wraps a plugin's writer. Its first exception is logged, and after that it is no longer called.
+    """Wraps a plugin's writer. After its first exception, which is logged, the writer is no longer called.
 
     Args:
         name: name of the writer.
         writer: the writer to wrap.
-        calls: keeps track of the run's calls of user code.
+        calls: keeps track of calls to user code.
     """
 
     def __init__(self, name: str, writer: StatsWriter, calls: UserCalls | None = None) -> None:
         self.name = name
         self._writer: StatsWriter | None = writer
-        self._num_calls = 0  # in progress
+        self._num_calls = 0  # name of the current call
         self._calls = UserCalls() if calls is None else calls
 
     @property
@@ -121,7 +125,7 @@ class GuardedWriter(StatsWriter):
         self._call("resume", lambda writer: writer.resume(category, step))
 
     def close(self) -> None:
-        if not self._num_calls:  # Otherwise another thread is stuck in the writer.
+        if not self._num_calls:  # Otherwise, another thread is stuck in the writer.
             self._call("close", lambda writer: writer.close())
 
     def _call(self, name: str, method: Callable[[StatsWriter], None]) -> None:

@@ -1,4 +1,4 @@
-"""The user's callbacks, which are called between two passes of the loop after an event in the run."""
+"""The user's callbacks for events in a run, which are called between two iterations of the loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class SavedCheckpoint:
 
     Attributes:
         behavior: name of the behavior.
-        step: step of its trainer.
-        reward: mean return of the episodes since the last policy update; None without episodes.
-        path: ``<Behavior>-<step>.pt``, which is kept while it is one of the newest ``keep_checkpoints``.
+        step: trainer step.
+        reward: mean return of the episodes since the last policy update; None if there were no episodes.
+        path: ``<Behavior>-<step>.pt``. Only the newest ``keep_checkpoints`` files are kept.
         onnx: the exported policy, which Unity can load; None if it could not be exported.
         is_last: True if it was saved at the end of the run.
     """
@@ -39,8 +39,8 @@ class Evaluation:
 
     Attributes:
         behavior: name of the behavior.
-        step: step of its trainer when it had the evaluated policy.
-        result: the results of its episodes.
+        step: trainer step of the evaluated policy.
+        result: the results of the episodes.
     """
 
     behavior: str
@@ -54,11 +54,11 @@ class BestCheckpoint:
 
     Attributes:
         behavior: name of the behavior.
-        step: step of its trainer when it had this model.
+        step: trainer step of the model.
         reward: the value that models are ranked by.
         by: the source of that value: "evaluation", "training" or "elo".
         measure: a description of that value, such as "mean return of the summary of step 9000".
-        path: ``best.pt``. With evaluations it is written at once, otherwise with the next checkpoint.
+        path: ``best.pt``. With evaluations, it is written immediately; otherwise, with the next checkpoint.
         onnx: ``best.onnx``, written at the same time as ``path``.
     """
 
@@ -72,7 +72,7 @@ class BestCheckpoint:
 
 
 class Hooks:
-    """Queues events, in order, until the loop's thread calls the user's functions between two passes."""
+    """Queues events until the loop calls the user's functions for them."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class Hooks:
         self._waiting: deque[tuple[Callable[[Any], object], object]] = deque()
 
     def add(self, event: SavedCheckpoint | Evaluation | BestCheckpoint) -> None:
-        """Queue an event. Safe in any thread."""
+        """Queue an event. Can be called from any thread."""
         function = self._functions[type(event)]
         if function is not None:
             self._waiting.append((function, event))
 
     def call(self) -> None:
-        """Call the functions for all queued events. After an exception, no function is called anymore."""
+        """Call the functions for all queued events. After an exception, no more functions are called."""
         while self._waiting:
             function, event = self._waiting.popleft()
             try:

@@ -1,4 +1,4 @@
-"""Makes the learner of a behavior: its trainer, the policy that acts, and the pacing between the two."""
+"""Creates the learner of a behavior: its trainer, the acting policy, and the pacing between them."""
 
 from __future__ import annotations
 
@@ -40,20 +40,18 @@ Checkpoint = Callable[[BehaviorTrainer], None]
 def make_learner(
     run: Run, messages: Callable[[], int], found: NewBehavior, checkpoint: Checkpoint
 ) -> tuple[Learner, Trainer]:
-    """Make the learner of a new behavior.
-
-    For ``messages``, see ``LearningContext``.
+    """Create the learner of a new behavior. For ``messages``, see ``LearningContext``.
 
     Raises:
         SettingsError: the configuration has no settings for the behavior.
         UnsupportedError: no network supports its sensors or actions.
         CheckpointError: an opponent's checkpoint cannot be used.
-        OutOfMemoryError: there is not enough memory for its networks or its buffer.
+        OutOfMemoryError: there is not enough memory for the networks or the buffer.
     """
     name = found.behavior_id.name
     settings = run.settings.for_behavior(name)
     if run.acts_elsewhere:
-        settings = evolve(settings, threaded=False)  # Learning and acting overlap anyway.
+        settings = evolve(settings, threaded=False)  # acting and learning already overlap
     if run.is_training and settings.is_offline:
         raise SettingsError(
             f"The environment has a behavior {name!r} that is not listed under 'behaviors', and 'default_settings' "
@@ -98,14 +96,14 @@ def make_learner(
 def make_offline_learner(
     run: Run, name: str, dataset: Demonstrations, checkpoint: Checkpoint
 ) -> tuple[Learner, EpisodeRecord]:
-    """Make the learner of a behavior that learns from a data set, and a record of episodes; see ``make_learner``.
+    """Create the learner of a behavior that learns from a data set, and an episode record. See ``make_learner``.
 
-    If the run's environment has agents of this behavior, they use its policy, but their experience is not used.
+    If there are agents of this behavior in the environment, they act with its policy, but it does not learn from them.
     """
     # Lazy import: only runs with data sets need it.
     from trajtrainer.learning.trainers.offline import create_offline_trainer
 
-    settings = evolve(run.settings.for_behavior(name), threaded=False)  # There is no acting to overlap with.
+    settings = evolve(run.settings.for_behavior(name), threaded=False)  # no acting that could overlap with learning
     obs_dtypes = [column.dtype for column in dataset.packed.obs]
     context = replace(
         _context(run, name, settings, dataset.spec, obs_dtypes),
@@ -150,13 +148,13 @@ def _policy(run: Run, trainer: BehaviorTrainer) -> ActorPolicy:
 
 @contextlib.contextmanager
 def _blaming(behavior: str) -> Iterator[None]:
-    """Add the behavior's name to errors, and explain failed memory allocations."""
+    """Add the behavior's name to error messages, and explain failed memory allocations."""
     try:
         yield
     except (UnsupportedError, DemonstrationError) as error:
         raise type(error)(f"Behavior {behavior!r}: {error}") from error
     except (MemoryError, RuntimeError) as error:
-        # On the CPU, torch has no dedicated exception class for this.
+        # torch has no special exception class for this on the CPU
         if isinstance(error, RuntimeError) and "allocate" not in str(error):
             raise
         raise OutOfMemoryError(

@@ -1,4 +1,4 @@
-"""Sets the environment parameters according to the lessons that the trainers have reached."""
+"""Sets the environment parameters to the values of their current lessons."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import BehaviorProgress, Curriculum
 
-# A behavior without groups in this many episodes is assumed to have no groups at all.
+# If a behavior has no groups in this many episodes, it probably has no groups at all.
 _ENOUGH_EPISODES = 10
-# After this many checks of the same rewards, their smoothed mean no longer changes.
+# After this many checks with the same rewards, the smoothed mean no longer changes.
 _MOST_CHECKS = 64
 
 logger = logging.getLogger(__name__)
 
 
 class Stage(Protocol):
-    """The methods of an environment that lessons need."""
+    """The methods of an environment that are needed here."""
 
     def reset(self, parameters: Parameters) -> None: ...
 
@@ -28,13 +28,13 @@ class Stage(Protocol):
 
 
 class LessonController:
-    """Sends the current samplers at every reset and after every lesson change, if there is an environment."""
+    """Sends the current samplers to the environment, if there is one, at every reset and after every lesson change."""
 
     def __init__(self, curriculum: Curriculum, environment: Stage | None, status: TrainingStatus) -> None:
         self.curriculum = curriculum
         self._environment = environment
         self._status = status
-        self._without_groups: set[str] = set()  # behaviors that a warning was logged for
+        self._without_groups: set[str] = set()  # behaviors for which a warning was logged
         self._note_lessons()
 
     def reset_environment(self) -> None:
@@ -47,7 +47,7 @@ class LessonController:
             logger.info(line)
 
     def update(self, behaviors: Mapping[str, Behavior], num_messages: int = 1) -> bool:
-        """Check all completion criteria once for each recorded message. Returns whether any lesson has changed."""
+        """Check all completion criteria, once per recorded message. Returns whether any lesson has changed."""
         has_changed = False
         for _ in range(min(num_messages, _MOST_CHECKS)):
             if not self.curriculum.has_next_lesson:

@@ -1,8 +1,7 @@
 """The live view of a run: one line per behavior, redrawn at each summary and every few seconds in between.
 
-It is shown on a terminal or below a notebook cell. Elsewhere nothing is drawn, and the summary lines in the log show
-the progress. The view needs no thread: the loop calls ``due()``, which reads the clock once, and then passes plain data
-to ``update``.
+It is shown on a terminal or below a notebook cell. Otherwise, only the summary lines in the log show the progress. The
+view does not use a thread: the loop calls ``due()``, which is fast, and passes plain data to ``update``.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions
 
 _INTERVAL_S = 0.5
-# A redraw takes 1.5 ms (one behavior) to 6 ms (ten). The pause is proportional to that, so that the view takes at most
-# 1/1000 of the time.
+# A redraw takes 1.5 ms (one behavior) to 6 ms (ten). The pause between redraws is proportional to this time, so that
+# the view uses at most 1/1000 of the run time.
 _PAUSE_PER_COST = 1000
-_RATE_WINDOW = 40  # number of redraws that the steps per second are averaged over
+_RATE_WINDOW = 40  # number of redraws to average the steps per second over
 _SPARK = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTHS = (8, 12)  # on a normal and on a wide terminal
 _NOTEBOOK_WIDTH = 100
 _NOTEBOOK_FORMAT = '<pre style="line-height: 1.35; margin: 0">{code}</pre>'
 _SHOW_CURSOR = b"\x1b[?25h"
-# Below these terminal widths, the least important columns shrink or are left out.
+# On narrower terminals, the least important columns shrink or are left out.
 _FULL = 96
 _WIDE = 78
 _MEDIUM = 64
@@ -75,7 +74,7 @@ class _DrawnView(ProgressView):
             self.update(replace(self._progress, ended=True))
 
     def _draw(self, progress: RunProgress, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
-        """Pass the view of ``progress`` to ``show``. The longer this takes, the later the next redraw is due."""
+        """Render ``progress`` and pass it to ``show``. The longer this takes, the later the next redraw is due."""
         now = time.monotonic()
         self._progress = progress
         rates = {}
@@ -95,7 +94,7 @@ class LiveView(_DrawnView):
 
         Args:
             console: console of the terminal.
-            handler: the console handler of the log, whose lines are printed above the view until ``close``.
+            handler: the console handler of the log. Its lines are printed above the view until ``close``.
         """
         super().__init__()
         self._console = console
@@ -124,13 +123,13 @@ class LiveView(_DrawnView):
 
 
 class NotebookView(_DrawnView):
-    """Draws below a notebook cell, always in the same place, even if other output is printed there."""
+    """Draws below a notebook cell, always in the same place even if the cell prints other output."""
 
     def __init__(self, display: Any) -> None:
         """Create the view without drawing anything.
 
         Args:
-            display: the module ``IPython.display``. It needs no widgets, which some notebooks do not support.
+            display: the module ``IPython.display``. Unlike widgets, it works in all notebooks.
         """
         super().__init__()
         self._display = display
@@ -143,7 +142,7 @@ class NotebookView(_DrawnView):
     def _show(self, console: Console, view: RenderableType) -> None:
         console.print(view)
         text = console.export_text(clear=False)
-        html = console.export_html(inline_styles=True, code_format=_NOTEBOOK_FORMAT)  # escapes names
+        html = console.export_html(inline_styles=True, code_format=_NOTEBOOK_FORMAT)  # also escapes names
         content = {"text/html": html, "text/plain": text}
         if self._place is None:
             self._place = self._display.display(content, raw=True, display_id=True)
@@ -152,12 +151,12 @@ class NotebookView(_DrawnView):
 
 
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
-    """Make a live view if a terminal or a notebook can show it, and the output is not meant for a program."""
+    """Create a live view for a terminal or notebook. It shows nothing elsewhere, or if the output is for a program."""
     if handler.quiet or handler.as_json or debug or environ.get("CI"):
         return ProgressView()
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if getattr(shell, "kernel", None) is not None:  # this process is the kernel of a notebook
+    if getattr(shell, "kernel", None) is not None:  # this process is a notebook kernel
         return NotebookView(importlib.import_module("IPython.display"))
     if environ.get("TERM", "") in ("dumb", "unknown"):
         return ProgressView()
@@ -166,7 +165,7 @@ def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str
 
 
 class _Rate:
-    """The steps per second over the last redraws."""
+    """Computes steps per second over the last redraws."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW)
@@ -185,9 +184,9 @@ def render(
 
     Args:
         progress: the progress to show.
-        rates: steps per second of each behavior; None if not known yet.
+        rates: steps per second of each behavior; None if unknown.
         elapsed_s: seconds since the start of the run.
-        options: options of the console, for its width and whether it only supports ASCII.
+        options: console options, with the width and whether only ASCII is supported.
     """
     if not progress.behaviors:
         return Group(
@@ -200,7 +199,7 @@ def render(
     if width < _FULL or all(behavior.best is None for behavior in progress.behaviors):
         left_out.add(_BEST)
     if width < _MEDIUM:
-        left_out.add(_BAR)  # the percentage is still shown
+        left_out.add(_BAR)  # the percentage remains
     if width < _NARROW:
         left_out |= {_STEP, _RATE}
     if width < _NARROWEST:
@@ -278,7 +277,7 @@ def count(steps: int) -> str:
     """Format a number of steps with at most four significant digits: 950, 12.5k, 1.23M."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if steps >= size:
-            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # Truncated, so it never shows the total early.
+            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # rounded down, to not show the total early
     return str(steps)
 
 

@@ -1,8 +1,8 @@
 """The console output and the log file of a run.
 
-The console shows the same lines as ML-Agents, which log scrapers rely on, above the live view if there is one.
-``run_logs/trainer.log`` has all lines, with timestamps. With ``--log-format json``, the console shows one JSON object
-per line instead (docs/operate/monitoring.md#log-lines-as-json).
+The console shows the same lines as ML-Agents, because log scrapers parse them. They appear above the live view, if
+there is one. ``run_logs/trainer.log`` contains all lines, with timestamps. With ``--log-format json``, the console
+shows one JSON object per line instead (docs/operate/monitoring.md#log-lines-as-json).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _PACKAGE = "trajtrainer"
 _FORMAT = "[%(levelname)s] %(message)s"
 _DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-_FIELDS = "fields"  # name of the attribute of a log record
+_FIELDS = "fields"  # attribute of log records
 _FILE_BYTES = 5_000_000
 _OLD_FILES = 3
 
 
 class _Formatter(logging.Formatter):
-    """Formats the lines of the log, for the console and for files.
+    """Formats log lines for the console and for files.
 
-    Names in them come from other programs, so they must not be able to control the terminal or forge log lines.
+    They may contain names from other programs, which must not be able to control the terminal or forge log lines.
     """
 
     def __init__(self, *, debug: bool) -> None:
@@ -49,7 +49,7 @@ class _Formatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formats each record as a JSON object on one line. ``fields`` adds keys to it."""
+    """Formats each record as a JSON object on one line, which includes the keys added by ``fields``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
@@ -68,7 +68,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def fields(event: str, **values: Any) -> dict[str, Any]:
-    """Return ``extra`` for a log call: values in the message as keys of its JSON object. Text lines do not change."""
+    """Return the ``extra`` argument of a log call, which adds values to its JSON object. Text lines do not change."""
     return {_FIELDS: {"event": event, **values}}
 
 
@@ -77,11 +77,11 @@ class ConsoleHandler(logging.Handler):
 
     Attributes:
         quiet: True to show only warnings and errors.
-        as_json: True to write one JSON object per line, and nothing else.
+        as_json: True to write only JSON objects, one per line.
         threshold: the lowest level that is shown.
         sink: receives each line without its line break. The live view sets it to print lines above itself.
-        unread: True once writing has failed (a closed pipe), so nobody sees the output anymore; training continues.
-        early: the records until the log file is opened, which are then written there as well; None after that.
+        unread: True after writing has failed, such as on a closed pipe. Training continues without console output.
+        early: records collected before the log file is opened, which are then written to it; None after that.
     """
 
     def __init__(self, *, quiet: bool = False, as_json: bool = False) -> None:
@@ -94,8 +94,8 @@ class ConsoleHandler(logging.Handler):
         self.show(debug=False)
 
     def show(self, *, debug: bool) -> None:
-        """Show everything with time and source location if ``debug``; otherwise show ``[LEVEL] message``."""
-        # Not the handler's own level, which would keep it from receiving early records for the file.
+        """Show all lines with time and source location if ``debug``; otherwise INFO and above without them."""
+        # Do not set the handler's own level: it must still receive early records for the log file.
         self.threshold = logging.WARNING if self.quiet else logging.DEBUG if debug else logging.INFO
         self.setFormatter(_JsonFormatter() if self.as_json else _Formatter(debug=debug))
 
@@ -122,18 +122,20 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(RotatingFileHandler):
-    """Writes every record to a file of limited size. If writing fails, such as on a full disk, the run continues.
+    """Writes every record to a file of limited size.
+
+    The run continues if writing fails, for example because the disk is full.
 
     The file is only open while a line is written, so it may be moved, deleted or rotated at any time, even on Windows.
-    If its folder is gone, it is created again.
+    If the folder has been deleted, it is created again.
     """
 
     def __init__(self, path: Path, console: ConsoleHandler | None = None) -> None:
-        """Create the handler without writing anything.
+        """Create the handler. Nothing is written yet.
 
         Args:
-            path: path of the file, to which lines are appended.
-            console: shows a warning if the file cannot be written. If it is no longer read, the file notes that.
+            path: path of the file; lines are appended to it.
+            console: shows a warning if the file cannot be written. If the console fails, a line in the file says so.
         """
         super().__init__(
             path, maxBytes=_FILE_BYTES, backupCount=_OLD_FILES, encoding="utf-8", errors="backslashreplace", delay=True
@@ -151,7 +153,8 @@ class LogFile(RotatingFileHandler):
         failed, self._failing = self._failing, False
         super().emit(record)
         if self._failing and not failed and self._console is not None:
-            # Not through the logger, which would call this handler again. The console never waits for this one's lock.
+            # Not through the logger, which would call this handler again. No deadlock: the console never waits for this
+            # lock.
             self._console.handle(_record(logging.WARNING, f"The log file {self.baseFilename} cannot be written."))
         stream, self.stream = self.stream, None  # The next record opens it again.
         if stream is not None:
@@ -170,7 +173,7 @@ class LogFile(RotatingFileHandler):
             super().handleError(record)
 
     def doRollover(self) -> None:
-        # On Windows another program may have the file open. Until it closes the file, the file keeps growing.
+        # On Windows, rotating fails while another program has the file open, so the file keeps growing.
         with contextlib.suppress(OSError):
             super().doRollover()
 
@@ -181,9 +184,9 @@ class LogFile(RotatingFileHandler):
 
 @contextlib.contextmanager
 def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None]:
-    """Also log to ``path``, including the records so far. If ``path`` is None, there is no file.
+    """Also write the log to ``path``, including earlier records. If ``path`` is None, no file is written.
 
-    An error that ends the ``with`` block is written with its traceback.
+    If an error ends the ``with`` block, its traceback is written, too.
     """
     early = [] if console is None or console.early is None else console.early
     if console is not None:
@@ -209,10 +212,10 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
 
 @contextlib.contextmanager
 def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) -> Iterator[ConsoleHandler]:
-    """Send the log of this package and of plugins that log below its name to stdout inside the ``with`` block.
+    """Write the log of this package to stdout inside the ``with`` block, including plugins that use child loggers.
 
     Args:
-        debug: show everything, with time and source location; otherwise INFO and above, as ``[LEVEL] message``.
+        debug: show all lines with time and source location; otherwise ``[LEVEL] message`` for INFO and above.
         quiet: show warnings and errors only.
         as_json: write JSON objects.
     """
@@ -220,8 +223,8 @@ def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) 
     handler.show(debug=debug)
     logger = logging.getLogger(_PACKAGE)
     level, propagate = logger.level, logger.propagate
-    logger.setLevel(logging.DEBUG)  # The log file has everything; the console's handler filters.
-    logger.propagate = False  # Otherwise a root handler of the surrounding program would repeat every line.
+    logger.setLevel(logging.DEBUG)  # The log file contains all lines; the console handler filters them.
+    logger.propagate = False  # Otherwise, a root handler of the surrounding program would repeat every line.
     logger.addHandler(handler)
     try:
         yield handler
@@ -233,7 +236,7 @@ def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) 
 
 
 def shell_line(words: Sequence[str | Path]) -> str:
-    """Join words into a command line that can be pasted into the system's shell."""
+    """Join words into a command line for the system's shell, quoted as needed."""
     texts = [str(word) for word in words]
     return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
@@ -244,7 +247,7 @@ def _record(level: int, text: str, error: BaseException | None = None) -> loggin
 
 
 def banner() -> str:
-    """Return the first output of a run: the name of the program, and the versions that a bug report needs.
+    """Return the first lines of a run's output: the program and the versions to include in bug reports.
 
     The lines start like those of ML-Agents, because some tools parse them.
     """

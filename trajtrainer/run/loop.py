@@ -1,8 +1,9 @@
 """The main loop of a run: collect, advance and show progress until all behaviors are done, then save everything.
 
-By default, everything happens in the calling thread, in this order, so that a run with the same seed repeats bit for
-bit. With ``threaded: true``, a trainer advances in its own thread (``TrainerThread``), which only the two channels
-connect to this loop. The loop does not know where acting happens; ``actors.pool`` does, and has a diagram.
+By default, everything happens in the calling thread in a fixed order, so that runs with the same seed are
+bit-identical. With ``threaded: true``, a trainer runs in its own thread (``TrainerThread``), and communicates with this
+loop only through the experience source and the policy queue. Acting may happen in other processes or on other machines:
+see the diagram in ``actors.pool``.
 """
 
 from __future__ import annotations
@@ -32,19 +33,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Longest wait for messages, so that progress is shown and stop requests are noticed while an environment is silent.
+# Maximum time to wait for messages, so that progress is shown and stop requests are noticed even if environments are
+# slow.
 WAIT_S = 0.25
-# Length of a single wait for a trainer's thread. Systems that cannot interrupt a wait handle signals between two waits.
+# Timeout of a single wait for a trainer thread. On systems that cannot interrupt a wait, signals are handled in
+# between.
 _JOIN_S = 0.25
-# Interval for writing timers.json, for pages that watch the run. Writing it takes 2 ms.
+# Interval for writing timers.json, which pages show during the run. Writing it takes 2 ms.
 _TIMERS_S = 10.0
-# After this long, the log mentions that the run is waiting for a trainer's thread.
+# If a trainer thread takes longer than this to finish, log that the run is waiting for it.
 _PATIENCE_S = 5.0
 
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """The main loop of a run, which saves everything at its end.
+    """The main loop of a run, which saves everything at the end.
 
     ::
 
@@ -53,15 +56,15 @@ class TrainingLoop:
                 ...
 
     Attributes:
-        run: the parts that all behaviors share.
+        run: objects that all behaviors share.
         behaviors: behaviors by name, in order of appearance. ``pool`` adds new ones.
-        pool: the actors, which collect experience; None if no behavior needs any.
+        pool: the actors; None if no behavior needs experience.
         lessons: controls the lessons of the environment parameters.
         view: shows the progress.
-        evaluations: evaluates the behaviors; None without evaluations.
-        epoch: the current epoch, such as "3 of 10", for the view; empty without epochs.
+        evaluations: the controller of evaluations; None without evaluations.
+        epoch: text for the view, such as "3 of 10"; empty without epochs.
         is_saved: True once everything has been saved at the end.
-        is_over: True if there will be no further pass.
+        is_over: True after the last iteration.
     """
 
     run: Run
@@ -82,7 +85,8 @@ class TrainingLoop:
         Leaving the block before ``step`` has returned False stops the run.
 
         Raises:
-            TrajtrainerError: a trainer failed in its last steps, or the last checkpoint could not be written.
+            TrajtrainerError: a trainer failed while processing the remaining experience, or the last checkpoint could
+                not be written.
         """
         stop = self.run.stop
         try:
@@ -95,9 +99,9 @@ class TrainingLoop:
                 self.step()
             self.show()
         except BaseException:
-            stop.request()  # Updates in threads need not finish.
+            stop.request()  # do not finish updates in trainer threads
             self._end_threads()
-            # After an abort inside a user's program, a trainer's thread may still be running.
+            # Do not save after an abort in a user's program, because a trainer thread may still be running.
             if not stop.is_aborted:
                 self.save()
                 self._call_hooks()
@@ -108,12 +112,12 @@ class TrainingLoop:
         self._call_hooks()
 
     def step(self) -> bool:
-        """Make one pass: collect once, advance every trainer that is due, then do the follow-up work in a fixed order.
+        """Run one iteration: collect once, advance every trainer that is due, and do the follow-up work.
 
-        Stop requests are only handled here: they end the loop as if all behaviors were done.
+        Stop requests are only handled here. They end the loop as if all behaviors were done.
 
         Returns:
-            True if there is another pass. Otherwise, all experience has been processed.
+            False if this was the last iteration, after processing all experience.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed.
@@ -140,23 +144,23 @@ class TrainingLoop:
                 self._finish()
                 if not self.run.stop.requested:
                     raise
-                # A signal to the whole process group ends the environments as well.
+                # probably a signal to the process group, which also ended the environments
                 logger.warning("%s", fault)
         if self.is_over:
             self._end_threads()
             for behavior in self.behaviors.values():
                 if behavior.thread is not None:
                     behavior.thread.raise_failure()
-            if self.evaluations is not None:  # here, so that a caller of ``step`` sees the results
+            if self.evaluations is not None:  # here, so that the caller of ``step`` can use the results
                 self.evaluations.finish()
         return not self.is_over
 
     def _follow_up(self) -> None:
-        """Do the follow-up work of a pass: evaluations, lessons, self-play, hooks, the view and timers."""
+        """Handle evaluations, lessons, self-play, hooks, the view and timers."""
         if self.evaluations is not None:
             self.evaluations.step()
         if self.run.is_training:
-            if self.pool is None:  # Otherwise messages from the environments trigger the checks.
+            if self.pool is None:  # otherwise, messages from the environments trigger updates
                 self.lessons.update(self.behaviors)
             sides = [behavior.self_play for behavior in self.behaviors.values() if behavior.self_play is not None]
             for side in sides:
@@ -198,7 +202,7 @@ class TrainingLoop:
             )
 
     def _end_threads(self) -> None:
-        """Wait until all trainer threads have processed the remaining experience, because their work is saved next."""
+        """Wait until all trainer threads have processed the remaining experience, so that the results can be saved."""
         threads = [behavior.thread for behavior in self.behaviors.values() if behavior.thread is not None]
         for thread in threads:
             thread.trainer.source.close()
@@ -213,10 +217,10 @@ class TrainingLoop:
                         report_s = float("inf")
 
     def save(self) -> None:
-        """Write everything to disk at the end of the run.
+        """Save everything at the end of the run.
 
         Raises:
-            CheckpointError: the last checkpoints of some behaviors could not be written; all others were.
+            CheckpointError: the last checkpoint of a behavior could not be written; everything else has been saved.
         """
         with self.run.stop.saving():
             try:
@@ -252,7 +256,7 @@ class TrainingLoop:
 
 
 def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: dict[str, Behavior]) -> TrainingLoop:
-    """Make the loop of a run whose environments have started. New behaviors are added to ``behaviors``."""
+    """Create the loop of a run after its environments have started. It adds new behaviors to ``behaviors``."""
     lessons = LessonController(run.curriculum, pool, run.status)
 
     def add(make: Callable[..., Behavior], *of: Any) -> Learner:

@@ -1,6 +1,6 @@
 """Stand-ins for the parts of ML-Agents that statistics writers import: ``trainers.stats`` and ``RunOptions``.
 
-ML-Agents cannot be installed alongside trajtrainer, so this provides modules with these names, and nothing else.
+ML-Agents cannot be installed alongside trajtrainer, so modules with the same names are provided here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _METHODS = {kind: StatsAggregationMethod[kind.name] for kind in Aggregation}
 
 
 class StatsSummary(NamedTuple):
-    """All values of a tag since the last summary, in ML-Agents' format."""
+    """The values of a tag since the last summary, in ML-Agents' format."""
 
     full_dist: list[float]
     aggregation_method: StatsAggregationMethod
@@ -40,7 +40,7 @@ class StatsSummary(NamedTuple):
 
     @property
     def aggregated_value(self) -> float:
-        """The sum for ``SUM``, otherwise the mean."""
+        """The sum if the aggregation is ``SUM``, otherwise the mean."""
         return self.sum if self.aggregation_method == StatsAggregationMethod.SUM else self.mean
 
     @property
@@ -68,7 +68,7 @@ class StatsPropertyType(enum.Enum):
 
 
 class StatsWriter(ABC):
-    """ML-Agents' base class of writers. trajtrainer never calls ``on_add_stat``."""
+    """Base class of ML-Agents' statistics writers. trajtrainer does not call ``on_add_stat``."""
 
     def on_add_stat(self, category: str, key: str, value: float, aggregation: Any = None) -> None:  # noqa: B027
         pass
@@ -81,7 +81,7 @@ class StatsWriter(ABC):
 
 
 class RunOptions:
-    """The settings of a run under ML-Agents' name, with the attributes that only ML-Agents has.
+    """The settings of a run under ML-Agents' class name. Also has attributes that only exist in ML-Agents.
 
     Args:
         settings: settings of the run.
@@ -115,11 +115,11 @@ class _Checkpoints:
 
 
 class MlagentsWriter(Writer):
-    """Passes everything to a writer for ML-Agents, in ML-Agents' format.
+    """Adapter for a statistics writer that was written for ML-Agents.
 
     Args:
         name: name of the writer's entry point.
-        writer: the writer, from an installed package.
+        writer: the writer from an installed package.
         settings: settings of the run.
     """
 
@@ -144,7 +144,7 @@ class MlagentsWriter(Writer):
 
 
 def stand_in() -> None:
-    """Make the modules importable, unless ML-Agents itself is installed."""
+    """Add the modules to ``sys.modules``, unless ML-Agents itself is installed."""
     if "mlagents" in sys.modules or importlib.util.find_spec("mlagents") is not None:
         return
     contents: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Statistics writers for ML-Agents (entry points of the group ``mlagents.stats_writer``)."""
+"""Loads statistics writers that were written for ML-Agents (entry points in the group ``mlagents.stats_writer``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from trajtrainer.settings.run import RunSettings
 logger = logging.getLogger(__name__)
 
 GROUP = "mlagents.stats_writer"
-_OWN = "mlagents."  # ML-Agents' own entry point, whose writers trajtrainer already has
+_OWN = "mlagents."  # ML-Agents' own writers, which trajtrainer replaces
 
 
 def mlagents_writers(settings: RunSettings) -> list[StatsWriter]:
-    """Make the writers that installed packages provide for ML-Agents.
-
-    A writer that fails is logged and left out.
-    """
+    """Create the ML-Agents writers of installed packages. Writers that fail are logged and left out."""
     entries = [entry for entry in entry_points(group=GROUP) if not entry.value.startswith(_OWN)]
     if not entries:
         return []

@@ -1,4 +1,4 @@
-"""Self-play opponents from files: checkpoints, exported models, or the newest checkpoints of other runs."""
+"""Loads self-play opponents from checkpoints, exported models, or other runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _EXPORTED = ".onnx"
 
 
 def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Check that the files of all opponents exist, before anything is started.
+    """Check that the files of all opponents exist. Called before anything is started.
 
     Raises:
-        CheckpointError: some files do not exist or are not checkpoints; the message has a line for each.
+        CheckpointError: some files do not exist or are not checkpoints; the message has one line per file.
     """
     faults = []
     for name, each in behaviors.items():
@@ -39,12 +39,12 @@ def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettin
 
 
 def players_of_files(settings: RunSettings, context: LearningContext, memory_size: int) -> list[Player]:
-    """Load the opponents that are listed in the settings of a behavior. Their networks may differ from its own.
+    """Load the opponents in the settings of a behavior. Their networks may differ from the behavior's network.
 
     Args:
         settings: settings of the run.
         context: learning context of the behavior.
-        memory_size: memory size of its policy.
+        memory_size: memory size of the behavior's policy.
 
     Raises:
         CheckpointError: a file cannot be read, or its sensors, actions or memory differ.
@@ -59,7 +59,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
         deterministic = context.settings.network_settings.deterministic
         acts: Policy
         if path.suffix == _EXPORTED:
-            # Lazy import: nothing else needs onnx before the first checkpoint.
+            # Lazy import: onnx is slow to import, and otherwise not needed until the first checkpoint.
             from trajtrainer.policies.onnx.policy import OnnxPolicy
 
             acts = exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
@@ -75,7 +75,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
                 f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
                 f"{'; '.join(reasons)}. Opponents need the same sensors, actions and memory."
             )
-        # Checkpoints store the ratings under these names. Folders are removed, because users share checkpoints.
+        # Checkpoints store the ratings under these names. Omit folders, because checkpoints may be shared with others.
         name, names = without_folders(opponent), {player.name for player in players}
         while name in names:
             name += "'"
@@ -84,7 +84,9 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
 
 
 def _saved_policy(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:
-    """Return the checkpoint that an entry of ``opponents`` refers to. If ``behavior`` is None, any behavior will do.
+    """Return the checkpoint that an entry of ``opponents`` refers to.
+
+    If ``behavior`` is None, any behavior is accepted.
 
     Raises:
         CheckpointError: the checkpoint does not exist.

@@ -1,4 +1,4 @@
-"""Starts the actors of a run: one in its loop, or several in threads, in processes or on nodes."""
+"""Starts the actors of a run: one in the main loop, or several in threads, in processes or on nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
 def check_actors(settings: RunSettings) -> None:
-    """Check, before anything is started, that the actors can run as configured.
+    """Check that the actors can run as configured. Called before anything is started.
 
     Raises:
-        SettingsError: this machine lacks something that they need, or the settings contradict each other.
+        SettingsError: the settings contradict each other, or this machine does not meet their requirements.
     """
     given = settings.actors
     if given is None or not settings.acts_elsewhere:
@@ -51,7 +51,7 @@ def check_actors(settings: RunSettings) -> None:
     backend = ACTOR_BACKENDS[given.backend]
     if backend.check is not None:
         resolve(backend.check)(given)
-    if backend.is_local and given.cpu_affinity is not None:  # the cores of other machines may differ
+    if backend.is_local and given.cpu_affinity is not None:  # cannot be checked for other machines
         if hasattr(os, "sched_getaffinity"):
             present = os.sched_getaffinity(0)
             missing = sorted({core for each in given.cpu_affinity for core in each} - present)
@@ -88,7 +88,7 @@ def check_actors(settings: RunSettings) -> None:
 
 @contextlib.contextmanager
 def learner_on_other_cores(run: Run) -> Iterator[None]:
-    """Keep this process off the cores that ``cpu_affinity`` gives to actors on this machine, if any others are left."""
+    """Keep this process off the cores that ``cpu_affinity`` assigns to local actors, if there are other cores."""
     given, taken = run.settings.actors, set[int]()
     is_local = given is not None and run.acts_elsewhere and ACTOR_BACKENDS[given.backend].is_local
     if is_local and given is not None and given.cpu_affinity is not None:
@@ -107,16 +107,16 @@ def learner_on_other_cores(run: Run) -> Iterator[None]:
 def seed_of_environments(
     run: Run, env: EnvironmentSettings, make_environment: EnvironmentFactory, restarts: int = 0
 ) -> int:
-    """Return the seed of environments that are about to start.
+    """Return the seed for starting environments.
 
-    Players always get the seed in the settings, as in ML-Agents. Python environments get a different one each time the
+    Players always get the seed in the settings, as in ML-Agents. Python environments get a different seed whenever the
     run is resumed or their actor is restarted, so that they do not repeat the first episodes.
 
     Args:
-        run: the run that starts them.
-        env: their settings.
-        make_environment: the factory that makes them.
-        restarts: number of times their actor was restarted.
+        run: the run.
+        env: settings of the environments.
+        make_environment: creates the environments.
+        restarts: number of times that their actor has been restarted.
     """
     is_python = make_environment is not environment_of_settings or not is_player(env.env_path or "")
     steps = run.status.steps
@@ -126,14 +126,14 @@ def seed_of_environments(
 
 
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool | None:
-    """Start the actors of a run, in its loop or elsewhere, and return when the first one has its environments.
+    """Start the actors of a run, and return when the environments of the first one are ready.
 
-    If all behaviors learn from data sets, there are no actors and this returns None.
+    Returns None if all behaviors learn from data sets, so that no actors are needed.
 
     Args:
         run: the run.
-        settings: settings of its environments.
-        make_environment: makes the environments of one actor.
+        settings: settings of the environments.
+        make_environment: creates the environments of one actor.
 
     Raises:
         SettingsError: actors are not possible with these settings.
@@ -151,8 +151,9 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         own = evolve(settings, env_settings=evolve(env, seed=seed))
         transport = InlineTransport(partial(_environment_in_loop, run, own, make_environment), run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
-    # Maximum silence of an actor that could be collecting. The actor itself replaces a player that does not answer,
-    # which takes up to two waits of ``timeout_wait``. Calls of Python environments may take longer.
+    # Time without a report after which an actor is restarted. It must be long enough for the actor to replace a player
+    # that does not answer, which takes up to two waits of ``timeout_wait``. Calls to Python environments may take
+    # longer.
     patience_s: float | None = 2 * env.timeout_wait + _SLACK_S
     if env.env_path is not None and not is_player(env.env_path):
         patience_s = None if env.python_timeout < 0 else env.python_timeout + _SLACK_S
@@ -202,7 +203,7 @@ def _task(
     seed = seed_of_environments(run, own.env_settings, make_environment, restarts)
     own = evolve(own, env_settings=evolve(own.env_settings, seed=seed))
     known = RawImageOrder.AUTO if pool is None else pool.image_order
-    if known is not RawImageOrder.AUTO:  # known by now if the actor is restarted
+    if known is not RawImageOrder.AUTO:  # already detected before a restart
         own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=known))
     if make_environment is environment_of_settings:
         make = partial(environment_of_settings, own, logs or LogFolder(folder), ports_of_run=settings.num_ports)
@@ -229,10 +230,10 @@ def _log_folder(folder: RunFolder, number: int) -> Path | None:
 
 
 def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
-    """Return the settings of one actor's environments: the run's, except for ports, seeds and the actor's overrides."""
+    """Return the settings for one actor's environments: those of the run, with its own ports, seed and overrides."""
     given, env, engine = settings.actors, settings.env_settings, settings.engine_settings
     override = None if given is None else given.override(number)
-    first = number * settings.envs_of_actor  # the total number of players of all actors before this one
+    first = number * settings.envs_of_actor  # total number of players of all actors with lower numbers
     seed, arguments, path = env.seed + first, env.env_args, env.env_path
     if override is not None:
         seed = seed if override.seed == UNSEEDED else override.seed

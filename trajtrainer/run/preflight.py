@@ -1,4 +1,4 @@
-"""Checks before a command starts or writes anything. All problems are reported in a single error."""
+"""Checks that run before a command starts or writes anything. All problems are reported in a single error."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Preflight:
     """Collects the errors of checks, and raises them together at the end of its ``with`` block.
 
-    A single error is raised unchanged. Several errors become the lines of a single ``SettingsError``, like the problems
-    of a configuration.
+    If there is only one error, it is raised unchanged. Several errors are combined into one ``SettingsError`` with a
+    line for each, in the same format as the problems of a configuration file.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Preflight:
         return self
 
     def __call__(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of ``check``. After an error this is None, which may only be passed to further checks."""
+        """Return the result of ``check``, or None if it failed. Use a possible None only as input of other checks."""
         try:
             return check(*args, **kwargs)
         except TrajtrainerError as error:
@@ -53,7 +53,7 @@ class Preflight:
 
 
 def with_recorded_names(settings: RunSettings) -> RunSettings:
-    """Add the recorded behavior to the settings if they list none and ``default_settings`` has a data set.
+    """If only ``default_settings`` has a data set and no behaviors are listed, add the behavior that it records.
 
     Raises:
         DemonstrationError: the recordings cannot be read.
@@ -61,26 +61,26 @@ def with_recorded_names(settings: RunSettings) -> RunSettings:
     default = settings.default_settings
     if settings.behaviors or default is None or not default.is_offline:
         return settings
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # lazy import: most runs have none
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # lazy: few runs need it
 
     name = load_demonstrations(default.dataset, max_steps=1).name.partition("?")[0]
     return evolve(settings, behaviors={name: default})
 
 
 def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[str, Demonstrations]:
-    """Load the data set of each behavior that learns from one. A run that does not train loads none.
+    """Load the data set of each behavior that learns from one. With ``--inference``, nothing is loaded.
 
     Args:
         settings: settings of the run.
-        max_steps: number of steps to read of each data set, to check that its files exist and match; None for all.
+        max_steps: number of steps to read from each data set; None for all. One step is enough to check the files.
 
     Raises:
-        DemonstrationError: files are missing, damaged or do not match; the message has a line for each such behavior.
+        DemonstrationError: files are missing, damaged or do not match; the message has one line per behavior.
     """
     offline = {name: behavior for name, behavior in settings.behaviors.items() if behavior.is_offline}
     if settings.checkpoint_settings.inference or not offline:
         return {}
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # lazy import: most runs have none
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # lazy: few runs need it
 
     found = {}
     faults = []
@@ -95,7 +95,7 @@ def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[s
 
 
 def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
-    """Check the data sets. Returns the settings, including a behavior that is only named in a data set."""
+    """Check the data sets. Returns the settings, plus the recorded behavior if they did not list any behavior."""
     if settings.missing_recordings:
         check.errors.append(ConfigurationError(settings.missing_recordings))
         return settings
@@ -113,9 +113,9 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
         env_path: path of the environment; None if the caller makes the environment.
 
     Returns:
-        The settings, including a behavior that is only named in a data set.
+        The settings, plus the recorded behavior if they did not list any behavior.
     """
-    from trajtrainer.envs.select import check as check_environment  # lazy imports: these import torch
+    from trajtrainer.envs.select import check as check_environment  # lazy: these import torch
     from trajtrainer.learning.trainers.demonstrations import check_demonstrations
     from trajtrainer.run.device import choose_device
     from trajtrainer.run.experts import check_experts

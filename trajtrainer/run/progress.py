@@ -19,11 +19,11 @@ class BehaviorProgress:
 
     Attributes:
         name: name of the behavior.
-        step: step of its trainer.
-        max_steps: step at which its training ends.
+        step: trainer step.
+        max_steps: step at which training ends.
         rewards: mean reward of each summary so far, oldest first (``RewardHistory.of``).
-        training: False if it only acts.
-        done: True if its training is over.
+        training: False if the behavior only acts.
+        done: True if training is complete.
         evaluated: mean return of the newest evaluation; None before the first.
         best: the value that the best model is ranked by; None before the first.
     """
@@ -46,8 +46,8 @@ class RunProgress:
         behaviors: progress of each behavior.
         lessons: parameter -> name of its current lesson.
         epoch: the current epoch, such as "3 of 10"; empty without epochs.
-        actors: state of the actors; empty if the actor is in the loop.
-        ended: True if the run is over.
+        actors: state of the actors; empty if there are none outside the loop.
+        ended: True if the run has ended.
     """
 
     behaviors: Sequence[BehaviorProgress]
@@ -60,14 +60,15 @@ class RunProgress:
 class ProgressView:
     """Shows the progress of the main loop.
 
-    This base class shows nothing. It is for pipes, files, CI, ``--debug`` and ``--quiet``, which only show log lines.
+    This base class shows nothing. It is used for pipes, files, CI, ``--debug`` and ``--quiet``, which only show log
+    lines.
     """
 
     def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
-        """Return whether it is time for ``update``. Usually it is not, which saves making a ``RunProgress``.
+        """Return whether it is time for ``update``. Saves the cost of creating a ``RunProgress`` if it is not.
 
         Args:
-            num_summaries: number of summaries so far. A new summary is shown soon.
+            num_summaries: number of summaries so far. New summaries are shown soon.
         """
         return False
 
@@ -75,7 +76,7 @@ class ProgressView:
         """Show the progress."""
 
     def close(self) -> None:
-        """Leave the last state on the screen, and release the terminal. May be called more than once."""
+        """Leave the last state on the screen, and release the terminal. Can be called more than once."""
 
     def abandon(self) -> None:
         """Release the terminal without drawing or taking a lock, as ``StopRequest.on_abort`` requires."""

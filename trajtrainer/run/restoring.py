@@ -1,4 +1,4 @@
-"""Restores a behavior from an earlier session of its run, or from the weights of another run."""
+"""Restores a behavior from an earlier session of its run, or initializes it from another run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def restore(behavior: Behavior, order: RawImageOrder) -> None:
-    """Restore a new behavior as the settings ask: resume, start with the weights of another run, or do nothing.
+    """Restore a new behavior according to the settings: resume, start with the weights of another run, or do nothing.
 
     Raises:
         CheckpointError: a file cannot be read or does not match the behavior.

@@ -1,4 +1,4 @@
-"""The parts of a run that all its behaviors share, and its ``timers.json``."""
+"""The objects that all behaviors of a run share, and the content of ``timers.json``."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ TIMER_FORMAT_VERSION = "0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The parts of a run that exist only once.
+    """The objects that all behaviors of a run share.
 
     Attributes:
-        settings: settings of the run, with a random seed if they had none.
-        folder: the folder with its files.
-        status: ``training_status.json``.
+        settings: settings of the run; if they had no seed, a random one has been filled in.
+        folder: the run folder.
+        status: the content of ``training_status.json``.
         curriculum: the lessons of the environment parameters.
         gauges: the newest value of each statistic, for ``timers.json``.
         rewards: the mean reward of each summary, for the live view.
-        writers: all statistics writers: the previous two, the console, and those of ``followers``.
-        timers: timers of all work in the run.
+        writers: all statistics writers: ``gauges``, ``rewards``, the console, and those of ``followers``.
+        timers: timers of everything that the run does.
         device: device of the networks.
         stop: the stop request.
         usage: a source of resource usage statistics, which all behaviors share.
         teams: the teams of the behaviors with self-play.
         hooks: the user's callbacks.
         datasets: behavior name -> data set, for the behaviors that learn from one.
-        actor_report: statistics of the actors, if they are not in the loop.
+        actor_report: statistics of the actors, if they run outside the loop.
         earlier: timers of earlier sessions, if the run is resumed.
-        calls: keeps track of the calls of user code.
+        calls: keeps track of calls to user code.
     """
 
     settings: RunSettings
@@ -104,14 +104,14 @@ class Run:
         return self.is_training and self.settings.is_offline
 
     def begin(self) -> None:
-        """Take over the run's folder. An earlier run that this one overwrites stays intact until then."""
+        """Start writing to the run folder. If the folder holds an earlier run to overwrite, it is intact until then."""
         with self.timers("run_training.setup"):
             self.folder.begin()
             self.write_files()
             self.status.save()
 
     def write_files(self) -> None:
-        """Write ``configuration.yaml`` and ``timers.json``. Safe in any thread."""
+        """Write ``configuration.yaml`` and ``timers.json``. Can be called from any thread."""
         self.folder.write_configuration(dump(self.settings))
         self.write_timers()
 
@@ -119,7 +119,7 @@ class Run:
         self.folder.write_timers(self._timers_json())
 
     def refresh_timers(self) -> None:
-        """Write ``timers.json`` for pages that watch the run, without waiting for the disk."""
+        """Write ``timers.json`` for pages that show the run. Unlike ``write_timers``, this does not call fsync."""
         self.folder.refresh_timers(self._timers_json())
 
     def _timers_json(self) -> str:
@@ -129,11 +129,11 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """True if no statistics writer is known to have missed a part of the run."""
+        """True unless a statistics writer is known to have lost data."""
         return all(writer.missing is None for writer in self.writers)
 
     def close_writers(self) -> None:
-        """Close the writers, which first write all pending data."""
+        """Flush and close the writers."""
         for writer in self.writers:
             writer.close()
 
@@ -147,7 +147,7 @@ def make_run(
     hooks: Hooks,
     datasets: Mapping[str, Demonstrations],
 ) -> Run:
-    """Make the parts of a run. If it is resumed, status and lessons come from its folder.
+    """Create the shared objects of a run. If it is resumed, the status and lessons are loaded from its folder.
 
     Raises:
         SettingsError: the settings lack a lesson that the saved run had reached, or metrics cannot be served.
@@ -195,7 +195,7 @@ def timers_json(
         gauges: ``GaugeWriter.gauges``.
         arguments: the command line, including the program.
         protocol_version: version of the communication protocol.
-        actors: statistics of each actor, if they are not in the loop.
+        actors: statistics of each actor, if the actors run outside the loop.
         earlier: result of ``earlier_sessions``, if the run is resumed.
     """
     metadata = {
@@ -223,9 +223,13 @@ def timers_json(
 
 
 def earlier_sessions(text: str) -> dict[str, Any] | None:
-    """Sum up the timers of all sessions of a run, from its ``timers.json``, before it is resumed.
+    """Add up the timers of all earlier sessions of a resumed run.
 
-    Returns None if the file is damaged.
+    Args:
+        text: content of ``timers.json`` as the last session wrote it.
+
+    Returns:
+        The value for the ``earlier`` argument of ``timers_json``; None if the file is damaged.
     """
     try:
         content = json.loads(text)

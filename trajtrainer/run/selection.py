@@ -1,7 +1,7 @@
-"""Decides when models are evaluated, which model is the best, and whether ``stop`` ends the training of a behavior.
+"""Decides when models are evaluated, which model is the best, and whether a ``stop`` condition ends training.
 
-Models are ranked by their rating with self-play, by evaluations if there are any, and otherwise by the returns in
-training (docs/measure/evaluation.md#the-best-model).
+With self-play, models are ranked by rating. Otherwise, they are ranked by evaluations or, without evaluations, by the
+returns in training (docs/measure/evaluation.md#the-best-model).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from trajtrainer.settings.evaluation import Evaluations, StopSettings
 
 logger = logging.getLogger(__name__)
 
-# The mean return of fewer episodes is not reliable enough to end the training.
+# With fewer episodes, the mean return is not reliable enough to end training.
 _FEWEST_EPISODES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A snapshot of a behavior's model at some step, to be evaluated. It never changes.
+    """A snapshot of a behavior's model, to be evaluated.
 
     Attributes:
-        model: record of the model, which does not have a measure yet.
+        model: record of the model, without a measure.
         actor: the policy's network, on the CPU.
         state: content of a checkpoint.
     """
@@ -44,25 +44,24 @@ class Candidate:
 
 @dataclass(slots=True, eq=False)
 class ModelSelector:
-    """Measures the models of one behavior.
+    """Ranks the models of one behavior, and checks the ``stop`` conditions.
 
-    An evaluation is due when training passes a multiple of the interval, and when training has ended. Copying the model
-    for it draws no random numbers. Where runs repeat bit for bit, it does not affect when the trainer drains its
-    source either.
+    An evaluation is due whenever training passes a multiple of the interval, and at the end of training. Copying the
+    model does not affect training: it draws no random numbers, and bit-identical runs remain bit-identical.
 
     Attributes:
         trainer: trainer of the behavior.
-        episodes: record of its agents' episodes.
-        best_models: the best models, which are kept on disk. Their ``by`` is the source of the measure.
+        episodes: statistics of the agents' episodes.
+        best_models: the best models, which are saved to disk. Its ``by`` is the source of the measure.
         status: status of the run.
         rating: returns the behavior's rating.
-        copied_state: returns a copy of what a checkpoint would contain now. Its argument is the step, if it differs
-            from the trainer's.
+        copied_state: returns a copy of the current checkpoint content. The argument is the step, if it differs from the
+            trainer's step.
         evaluations: settings of the evaluations; None without evaluations.
-        measure: the value that is compared with ``stop.reward``; None before the first. It is the newest measure or, if
-            models are ranked by their returns in training, the mean over the newest summaries with at least 20 episodes
-            in total.
-        stopped_by: the condition in ``stop`` that has ended the training; None until then.
+        measure: the value to compare with ``stop.reward``; None before the first measure. It is the newest measure or,
+            if models are ranked by their returns in training, the mean over the newest summaries, enough to include at
+            least 20 episodes.
+        stopped_by: the condition in ``stop`` that has ended training; None if training has not been ended.
     """
 
     trainer: BehaviorTrainer
@@ -77,11 +76,11 @@ class ModelSelector:
     _lesson: int = field(init=False)
     _summary: int = field(init=False)
     _best: float | None = field(default=None, init=False)
-    _in_vain: int = field(default=0, init=False)  # number of measures since the best one
-    _newest: list[MeanReturn] = field(default_factory=list, init=False)  # the summaries that ``measure`` averages
+    _in_vain: int = field(default=0, init=False)  # number of measures without improvement
+    _newest: list[MeanReturn] = field(default_factory=list, init=False)  # the summaries in ``measure``
     _candidate: Candidate | None = field(default=None, init=False)
-    _copied: int = field(default=0, init=False)  # the step of the last candidate
-    _evaluated: int = field(default=0, init=False)  # the step of the last candidate with a result
+    _copied: int = field(default=0, init=False)  # step of the last candidate
+    _evaluated: int = field(default=0, init=False)  # step of the last candidate that was evaluated
     _had_last: bool = field(default=False, init=False)
     _begin_s: float = field(init=False)
 
@@ -99,7 +98,7 @@ class ModelSelector:
     def waits_for_evaluations(self) -> bool:
         """True if training waits for the result of each evaluation.
 
-        The result may end the run, and the step at which it ends must not depend on how long an evaluation takes.
+        The result may end the run, and it must always end at the same step, no matter how long an evaluation takes.
         """
         settings = self.trainer.context.settings
         stop = settings.stop
@@ -107,7 +106,7 @@ class ModelSelector:
         return decides and self.by == EVALUATION and not settings.threaded
 
     def observe(self) -> None:
-        """Copy the current model if an evaluation is due, and measure it if a summary was written.
+        """Copy the current model if an evaluation is due, and update the measure if a summary was written.
 
         Called in the trainer's thread, after the trainer has advanced.
         """
@@ -121,11 +120,11 @@ class ModelSelector:
             self._offer_unevaluated()
         elif self.by == TRAINING:
             lesson = self.episodes.lesson
-            if lesson != self._lesson:  # A new lesson changes the rewards, so earlier measures no longer count.
+            if lesson != self._lesson:  # rewards in different lessons are not comparable
                 self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
             summary = self.episodes.summary
             if summary is not None and summary.step == self._summary:
-                # ``measure`` averages the newest summaries that together have enough episodes.
+                # Keep the newest summaries that have enough episodes in total.
                 self._newest.append(summary)
                 while sum(each.episodes for each in self._newest[1:]) >= _FEWEST_EPISODES:
                     del self._newest[0]
@@ -151,12 +150,12 @@ class ModelSelector:
         return BestModel(step, math.nan, self.by, self.episodes.lesson, training, summary)
 
     def pop_candidate(self) -> Candidate | None:
-        """Remove and return the newest candidate; None if there is no new one since the last call. Thread-safe."""
+        """Return the newest candidate; None if there is no new one since the last call. Thread-safe."""
         newest, self._candidate = self._candidate, None
         return newest
 
     def add_evaluation(self, candidate: Candidate, reward: float) -> bool:
-        """Add the mean return of an evaluation. Returns whether the model is the best so far."""
+        """Add the result of an evaluation. Returns whether the model is the best so far."""
         self._evaluated = candidate.model.steps
         if self.by != EVALUATION:
             return False
@@ -166,10 +165,10 @@ class ModelSelector:
         return self.best_models.offer(measured, lambda: candidate.state)
 
     def add_last(self) -> None:
-        """Add the final model of the run.
+        """Consider the final model of the run as the best model.
 
-        If it was not evaluated, because the run was stopped or the evaluation failed, its return in training is
-        compared with that of the best model.
+        If it was not evaluated because the run was stopped or the evaluation failed, compare its return in training
+        with that of the best model.
         """
         if self.by != EVALUATION or self._evaluated != self.trainer.step:
             self._offer_unevaluated()
@@ -184,18 +183,18 @@ class ModelSelector:
             model = replace(model, reward=model.training, by=TRAINING)
         if self.by == EVALUATION and best is not None and best.evaluation is not None:
             if best.training is None:
-                return  # There is nothing to compare it with.
+                return  # the models are not comparable
             model = replace(model, evaluation=best.evaluation)
         self.best_models.offer(model, self.copied_state)
 
     def _compare(self, measure: float) -> None:
-        """Count the measures since the best one. A measure equal to the best is not an improvement."""
+        """Count the measures without improvement. A measure equal to the best one is not an improvement."""
         improves = self._best is None or measure > self._best
         self._best = measure if improves else self._best
         self._in_vain = 0 if improves else self._in_vain + 1
 
     def end_if_enough(self) -> None:
-        """End the training if a condition in ``stop`` is met, and log which one."""
+        """End training if a condition in ``stop`` is met, and log the condition."""
         stop, behavior = self.trainer.context.settings.stop, self.trainer.context.behavior
         if stop is None or self.stopped_by is not None:
             return
@@ -208,7 +207,7 @@ class ModelSelector:
             return
 
     def note_end(self, condition: str) -> None:
-        """Record in the status which condition has ended the training, if the settings have ``stop``."""
+        """If the settings have ``stop``, record the condition that ended training in the status."""
         if self.trainer.context.settings.stop is not None:
             entry = {"by": condition, "steps": self.trainer.reached}
             self.status.set_stopped(self.trainer.context.behavior, entry)
@@ -247,10 +246,10 @@ class ModelSelector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of ``state``. Measures from a different source are dropped."""
+        """Restore a result of ``state``. Measures from a different source are discarded."""
         self._summary = self.trainer.last_summary
         self._begin_s -= float(state.get("seconds", 0.0))
-        self._copied = self._evaluated = count_in(state.get("evaluated", 0))  # later ones are evaluated again
+        self._copied = self._evaluated = count_in(state.get("evaluated", 0))  # later models are evaluated again
         if state.get("by") == self.by:
             self.measure, self._best = state["measure"], state["best"]
             self._in_vain, self._lesson = count_in(state["in_vain"]), count_in(state["lesson"])

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_DRAWN_SEED = 10_000
 _STOPPED_EARLY = "Stopped before the environment was connected; nothing was trained."
-# Maximum time that a run waits for the statistics writers when it abandons stuck user code.
+# Maximum time to wait for the statistics writers when the run ends because user code is stuck.
 _WRITERS_S = 30.0
 _OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
 
@@ -57,9 +57,9 @@ class Session:
     """An open run.
 
     Attributes:
-        settings: settings of the run, with a random seed if they had none.
-        folder: the folder with its files.
-        run: the parts that its behaviors share.
+        settings: settings of the run; if they had no seed, a random one has been filled in.
+        folder: the run folder.
+        run: objects that all behaviors share.
         stop: the stop request.
         behaviors: behaviors by name, in order of appearance.
         loop: the main loop; None until the environment has started, or if the run was stopped before that.
@@ -92,7 +92,7 @@ class Session:
         return self.outcome or ("stopping" if self.stop.requested else "running")
 
     def step(self) -> bool:
-        """Make one pass of the loop. Returns whether there is another; False without a loop."""
+        """Run one iteration of the loop. Returns False if it was the last one, or if there is no loop."""
         return self.loop is not None and self.loop.step()
 
 
@@ -109,7 +109,7 @@ def train(
     timers: Timers | None = None,
     resume_command: str = "",
 ) -> Session:
-    """Train (or with ``--inference`` only act) until done or stopped. For the arguments, see ``session``.
+    """Train until done or stopped; with ``--inference``, act without training. For the arguments, see ``session``.
 
     Raises:
         TrajtrainerError: an error ended the run early. Everything has been saved.
@@ -137,8 +137,8 @@ def session(
         handler: the console handler of the log, whose lines appear above the live view; None for no view.
         make_environment: makes the environment.
         stop: the stop request, which signals set while the run is open.
-        timers: timers that may already have timed earlier work.
-        resume_command: the command to log at the end if there is something left to train.
+        timers: timers to use, which may already contain measurements; None for new ones.
+        resume_command: the command to log at the end if training is not complete.
         hooks: the user's callbacks.
 
     Raises:
@@ -186,7 +186,7 @@ def _looping(
             writer.follow(opened.state)
         if run.folder.writes:
             stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
-        stack.callback(run.write_timers)  # once more after closing, which is timed as well
+        stack.callback(run.write_timers)  # written last, so that they include the time of closing
         stack.callback(run.close_writers)
         stack.push(opened.note_end)
         stack.callback(closing.log_resume_command)
@@ -201,7 +201,7 @@ def _looping(
         except StopInterrupt:
             logger.info("%s", _STOPPED_EARLY)
             is_stopped = True
-        if is_stopped:  # Not in the except block, where an exception of the caller would be chained to StopInterrupt.
+        if is_stopped:  # Outside the except block, so that exceptions of the caller are not chained to StopInterrupt.
             yield
             return
         run.begin()
@@ -217,13 +217,13 @@ def _looping(
 
 
 def _view(handler: ConsoleHandler, *, debug: bool) -> ProgressView:
-    from trajtrainer.run.live_view import make_view  # lazy import: runs from Python may need no view
+    from trajtrainer.run.live_view import make_view  # lazy import: runs started from Python may have no view
 
     return make_view(handler, debug=debug)
 
 
 def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
-    """Make the watch that saves and ends the run if a call of user code does not return."""
+    """Create the watchdog that saves and ends the run if a call to user code hangs."""
 
     def is_saved() -> bool:
         return opened.loop is None or opened.loop.is_saved
@@ -244,8 +244,8 @@ def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
             closing.log_results()
             closing.log_resume_command()
             opened.note_end(TrajtrainerError if code == 1 else None)
-            # In another thread, because the stuck call may be a writer's.
-            closer = threading.Thread(target=run.close_writers, name="end of writers", daemon=True)
+            # In a separate thread, because the stuck call may be inside a writer.
+            closer = threading.Thread(target=run.close_writers, name="close writers", daemon=True)
             closer.start()
             closer.join(_WRITERS_S)
             run.write_timers()
@@ -258,17 +258,19 @@ def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
 
 
 def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> ActorPool | None:
-    """Start the actors, which ``stack`` closes, and wait for the first one. None if no behavior needs experience.
+    """Start the actors, register them with ``stack`` to be closed, and wait until the first one is ready.
+
+    Returns None if no behavior needs experience.
 
     Raises:
         StopInterrupt: the run was stopped before the first actor was ready.
     """
     with run.stop.interrupting(), run.timers("env_start"):
-        # The Editor receives the chosen device; the order of raw images may be known from earlier sessions.
+        # Pass the chosen device to the Editor. Assume the raw image order that earlier sessions detected, if any.
         settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
         settings = settings.presuming(run.status.raw_image_order())
         if run.stop.ends_process:
-            # Inside a user's program, the global generators belong to the user.
+            # Only on the command line: a user's program may have seeded the global generators itself.
             seed_global_generators(seed_of_environments(run, settings.env_settings, make_environment))
         actors = start_actors(run, settings, make_environment)
         if actors is not None:
@@ -286,7 +288,7 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
 
 
 def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
-    """Give the loop an evaluator for its behaviors, which ``stack`` closes."""
+    """Add an evaluator of all behaviors to the loop, and register it with ``stack`` to be closed."""
     # Lazy import: only runs with evaluations need it.
     from trajtrainer.run.evaluations import make_evaluations
 
@@ -304,7 +306,7 @@ def _close(run: Run, timer: str, opened: ActorPool | EvaluationController, end: 
 
 @dataclass(slots=True)
 class _ClosingLines:
-    """The lines that a run logs at its end, each only once, no matter which thread ends the run."""
+    """Logs the last lines of a run. Each is logged only once, no matter which thread ends the run."""
 
     run: Run
     behaviors: Mapping[str, Behavior]

@@ -1,10 +1,10 @@
-"""Stops a run from outside: the first SIGINT or SIGTERM requests an orderly stop, a later one exits at once.
+"""Stops a run on request.
 
-A program that watches the run uses a file instead of a signal.
+The first SIGINT or SIGTERM stops the run after saving, a later one exits immediately. Instead of sending a signal,
+other programs can create a file.
 
-The main thread may be in the middle of a gradient step, or waiting for a lock that the system cannot interrupt
-(Windows), so that its signal handler runs late. Python's wakeup file descriptor notifies a separate thread without
-delay.
+The signal handler may run late: the main thread may be computing a gradient step or, on Windows, waiting for a lock. So
+a separate thread is notified through Python's wakeup file descriptor without delay.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
-# Time that a run has to save everything and exit. Further signals do not interrupt it during this time.
+# Time for a run to save everything and exit. Further signals are ignored during this time.
 GRACE_S = 5.0
 
-# Ctrl-C, kill, a closed terminal, and Ctrl-Break on Windows; not every system has all of them.
+# Ctrl-C, kill, a closed terminal, and Ctrl-Break on Windows. Not all of them exist on every system.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
 _POLL_S = 0.1
-_FILE_POLL_S = 0.5  # pause between two checks for the file
-# ``limiting`` ends the environment this long before the grace period is over, but gives it at least the second time.
+_FILE_POLL_S = 0.5  # time between two checks for the file
+# ``limiting`` ends the environment this long before the end of the grace period, but not before the second time.
 _LAST_S, _LEAST_S = 0.5, 1.0
 _END = b"\0"  # not a signal number
 
 
 class StopInterrupt(BaseException):
-    """A signal arrived before there was anything to save. Not an ``Exception``, just like KeyboardInterrupt."""
+    """A signal arrived before there was anything to save. Not an ``Exception``, like KeyboardInterrupt."""
 
 
 class StopRequest:
-    """A request to stop the run. The loop polls it once per pass, and updates poll it once per gradient step.
+    """A request to stop the run. The loop polls it in every iteration, and updates in every gradient step.
 
     Attributes:
         ends_process: True if the run may end the process.
-        is_urgent: True if someone outside is waiting for the run to end.
+        is_urgent: True if a signal or another program has requested the stop, and is waiting for the run to end.
     """
 
     ends_process = True
@@ -55,7 +55,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.signal: signal.Signals | None = None
-        self.is_aborted = False  # True once a late signal has cut the orderly stop short
+        self.is_aborted = False  # True once a signal after the grace period has aborted the run
         self._signal_s = 0.0
         self.has_handlers = False  # set by ``stop_on_signals``
         self._emergency: list[Callable[[], None]] = []
@@ -70,11 +70,11 @@ class StopRequest:
 
     @property
     def grace_s(self) -> float:
-        """Seconds left for an orderly stop after the first signal; zero or negative once they are over."""
+        """Seconds left to stop after the first signal; zero or negative after the grace period."""
         return self._signal_s + GRACE_S - time.monotonic()
 
     def request(self, by: signal.Signals | None = None) -> None:
-        """Request a stop. Only the first signal counts."""
+        """Request a stop. Only the first signal is recorded."""
         if by is not None and self.signal is None:
             self._signal_s = time.monotonic()
             self.signal = by
@@ -87,7 +87,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Keep further signals from ending the process inside the ``with`` block, where files are being written."""
+        """Keep further signals from ending the process while files are being written in the ``with`` block."""
         self._num_saving += 1
         try:
             yield
@@ -95,7 +95,7 @@ class StopRequest:
             self._num_saving -= 1
 
     def leave_process(self, code: int) -> NoReturn:
-        """Exit the process from another thread, because the main thread may be stuck."""
+        """Exit the process from any thread, even if the main thread is stuck."""
         self.emergency()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -104,40 +104,40 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Let signals raise ``StopInterrupt`` in the main thread inside the ``with`` block, where nothing polls them.
+        """Let signals raise ``StopInterrupt`` in the main thread inside the ``with`` block.
 
-        For waits at startup (such as for the Editor), when nothing has been trained yet.
+        Used at startup, when nothing polls for stop requests (such as while waiting for the Editor).
 
         Raises:
             StopInterrupt: a signal arrived, or a stop was requested earlier.
         """
         self._interrupts = True
         try:
-            self.interrupt()  # after the line above, so that no signal is lost
+            self.interrupt()  # after setting the flag, so that no signal is missed
             yield
         finally:
             self._interrupts = False
 
     def request_politely(self) -> None:
-        """Request a stop from another thread, even while the main thread waits without polling."""
+        """Request a stop from another thread. Also works while the main thread waits without polling."""
         self.is_urgent = True
         self.request()
         if self._interrupts and self.has_handlers:
-            _thread.interrupt_main()  # runs the handler of SIGINT in the main thread
+            _thread.interrupt_main()  # runs the SIGINT handler in the main thread
 
     def interrupt(self) -> None:
-        """Interrupt a wait. The signal handler calls this after ``request``.
+        """Interrupt a wait inside ``interrupting``. The signal handler calls this after ``request``.
 
         Raises:
-            StopInterrupt: inside ``interrupting``.
+            StopInterrupt: inside ``interrupting``, if a stop was requested.
         """
         if self._interrupts and self.requested:
             raise StopInterrupt
 
     def limiting(self, end: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call ``end`` once, in another thread, if the ``with`` block exceeds the grace period after a signal.
+        """Call ``end`` in another thread if the ``with`` block exceeds the grace period after a signal.
 
-        The block always has at least a second. Exceptions raised by ``end`` are ignored.
+        The block is always given at least a second. Exceptions raised by ``end`` are ignored.
         """
         least_s = time.monotonic() + _LEAST_S
 
@@ -149,19 +149,19 @@ class StopRequest:
     def on_abort(self, callback: Callable[[], None]) -> None:
         """Register a callback that is called right before a further signal ends the process.
 
-        It may be called twice, and in a signal handler, so it must be quick and take no lock. For example, it may kill
-        processes.
+        The callback can be used to kill processes. It may be called twice, and from a signal handler, so it must be
+        fast and must not acquire locks.
         """
         self._emergency.append(callback)
 
     def emergency(self) -> None:
-        """Call the callbacks registered with ``on_abort``, and ignore their exceptions."""
+        """Call the callbacks registered with ``on_abort``. Their exceptions are ignored."""
         for callback in list(self._emergency):
             with contextlib.suppress(Exception):
                 callback()
 
     def abort(self, number: int) -> None:
-        """Exit at once, without saving anything.
+        """Exit immediately, without saving.
 
         Called when another signal arrives after the grace period: by the main thread's handler or, if that thread is
         busy, by the signal thread.
@@ -176,8 +176,8 @@ class StopRequest:
 def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRequest]:
     """Let signals request a stop, and restore the previous handlers at the end.
 
-    Does nothing outside the main thread, because only the main thread may set handlers. ``saves`` is True if the run
-    has something to save, which the log lines then mention.
+    Does nothing outside the main thread, because only the main thread may set handlers. If ``saves`` is True, log lines
+    mention that the run is saved.
     """
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -197,7 +197,7 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
         for name in _NAMES:
             which = getattr(signal, name, None)
             if which is None or (name == "SIGHUP" and signal.getsignal(which) is signal.SIG_IGN):
-                continue  # Under nohup, SIGHUP must stay ignored.
+                continue  # keep ignoring SIGHUP under nohup
             former[which] = signal.signal(which, handle)
             thread.numbers.add(int(which))
         stop.has_handlers = signal.SIGINT in former
@@ -205,13 +205,13 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
     finally:
         stop.has_handlers = False
         for which, handler in former.items():
-            # None means that C code had set the handler, which Python cannot restore.
+            # None: the handler was set by C code, and Python cannot restore it.
             signal.signal(which, signal.SIG_DFL if handler is None else handler)
         thread.close()
 
 
 def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Request a stop when ``is_asked`` returns True. Inside the ``with`` block, a thread calls it twice a second."""
+    """Request a stop when ``is_asked``, which a thread polls twice a second inside the ``with`` block, returns True."""
 
     def ask() -> None:
         logger.info("Stopping, as requested on the web page: saving everything, then exiting.")
@@ -242,7 +242,7 @@ def _calling(call: Callable[[], None], when: Callable[[], bool], pause_s: float,
 
 
 class _SignalThread:
-    """A thread that is notified of every signal at once, even if the main thread is busy, and logs what happens next.
+    """A thread that handles every signal immediately, even if the main thread is busy, and logs how the run will stop.
 
     Attributes:
         numbers: numbers of the signals that stop the run.

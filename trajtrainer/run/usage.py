@@ -12,17 +12,17 @@ import torch
 
 from trajtrainer.core.metrics import GIB
 
-# Measuring all processes takes milliseconds, and some runs write many summaries per second.
+# Limit the rate of measurements: each takes milliseconds, and some runs write many summaries per second.
 _PAUSE_S = 1.0
 _PAUSE_PER_COST = 200
 
 
 class ResourceUsage:
-    """A source of statistics for all behaviors of a run; thread-safe. It measures at most once a second.
+    """A source of resource usage statistics for all behaviors of a run. Thread-safe. Measures at most once a second.
 
     - ``Perf/CPU``: number of CPU cores that this process and its child processes kept busy since the last measurement
       (1.0 is one core).
-    - ``Perf/Memory``: resident memory of these processes in GiB. Memory that they share is counted for each of them.
+    - ``Perf/Memory``: resident memory of these processes in GiB. Shared memory is counted once per process.
     - ``Perf/GPU``: fraction of the time that the GPU was busy, if the package nvidia-ml-py is installed.
     - ``Perf/GPU Memory``: GPU memory in GiB that PyTorch has reserved.
     """
@@ -47,7 +47,7 @@ class ResourceUsage:
             begin = time.monotonic()
             if begin >= self._due_s and begin > self._time:
                 seconds, memory = self._measure()
-                # All CPU time of a new process was spent since the last measurement.
+                # A new process has spent all its CPU time since the last measurement.
                 spent = sum(each - self._seconds.get(key, 0.0) for key, each in seconds.items())
                 self._newest = {"Perf/CPU": spent / (begin - self._time), "Perf/Memory": memory / GIB, **self._gpu()}
                 self._seconds, self._time = seconds, begin
@@ -76,7 +76,7 @@ class ResourceUsage:
         found: dict[str, float] = {}
         if self._device.type == "cuda":
             found["Perf/GPU Memory"] = torch.cuda.memory_reserved(self._device) / GIB
-            with contextlib.suppress(Exception):  # nvidia-ml-py is missing, or the driver does not measure this
+            with contextlib.suppress(Exception):  # nvidia-ml-py is missing, or the driver does not support this
                 found["Perf/GPU"] = torch.cuda.utilization(self._device) / 100
         elif self._device.type == "mps":
             found["Perf/GPU Memory"] = torch.mps.driver_allocated_memory() / GIB

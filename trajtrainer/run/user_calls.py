@@ -1,4 +1,4 @@
-"""Keeps track of calls of user code by the threads of a run, and saves the run if such a call does not return.
+"""Keeps track of calls to user code, and saves the run if such a call hangs.
 
 ::
 
@@ -6,8 +6,8 @@
     the saving thread             waits until no thread works, keeps all from working, saves
 
 A thread that can change the content of a checkpoint counts as working, except while it calls user code or waits for
-another thread. So while all threads are kept from working, the state is one between two gradient steps. It does not
-change even if a call returns, because its thread then has to wait.
+another thread. So while all threads are kept from working, the state is consistent: it is the state between two
+gradient steps. If a call to user code returns in this time, its thread has to wait, so the state does not change.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from trajtrainer.run.signals import GRACE_S, StopRequest
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
-# Maximum time that one check adds, so that calls do not seem long after the process or machine was suspended.
+# Maximum time to add per check, so that time in which the process or machine was suspended does not count.
 _MOST_S = 4 * _LOOK_S
-# Time for the run to start saving by itself: less than the grace period, after which another signal exits at once.
+# How long the run may take to start saving after a stop request. It is shorter than the grace period.
 _PATIENCE_S = GRACE_S - 1.0
-# After this long, a call that has not returned is reported.
+# Calls that take longer than this are reported.
 _REPORT_S = 60.0
-# Maximum time to wait until no thread is working: longer than the pauses between two calls of ``rest``.
+# Maximum time to wait until no thread is working. It is longer than the time between two calls to ``rest``.
 _HOLD_S = 1.0
 
 
@@ -52,7 +52,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneCall:
-    """A ``Caller`` with a single call, which ``text`` describes."""
+    """A ``Caller`` with a single call, described by ``text``."""
 
     text: str
 
@@ -65,7 +65,7 @@ class OneCall:
 
 
 class UserCalls:
-    """Keeps track of which threads of a run are working, and which are in user code."""
+    """Keeps track of the threads of a run that are working, and of those in user code."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class UserCalls:
     def outside(self, caller: Caller | None) -> Iterator[None]:
         """Mark the calling thread as in user code inside the ``with`` block, or as waiting if ``caller`` is None."""
         thread = threading.get_ident()
-        if thread not in self._working:  # It is not a thread of the run, or is already in another call.
+        if thread not in self._working:  # not a thread of the run, or already in user code
             yield
             return
         if caller is not None:
@@ -113,7 +113,7 @@ class UserCalls:
                 self._change.notify_all()
 
     def rest(self) -> None:
-        """Let a thread that wants to save do so now. Threads that wait for another thread call this repeatedly."""
+        """Let another thread save now, if necessary. Called repeatedly while waiting for another thread."""
         if self._is_held:
             with self.outside(None):
                 pass
@@ -124,7 +124,7 @@ class UserCalls:
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Keep all threads from working inside the ``with`` block. Yields False if one does not stop working."""
+        """Keep all threads from working inside the ``with`` block. Yields False if a thread does not stop working."""
         with self._lock:
             self._is_held = True
             is_quiet = self._change.wait_for(lambda: not self._working, _HOLD_S)
@@ -137,7 +137,7 @@ class UserCalls:
 
 
 class InUserCode:
-    """Wraps a Python environment, and marks the calling thread as in user code during ``wait`` and ``close``."""
+    """Wraps a Python environment. Marks the calling thread as being in user code during ``wait`` and ``close``."""
 
     def __init__(self, environment: InProcessEnvironment, calls: UserCalls) -> None:
         self.num_workers = environment.num_workers
@@ -182,16 +182,16 @@ class _Stuck:
 
 @dataclass
 class Watch:
-    """Watches for calls that do not return.
+    """Watchdog for calls to user code that hang.
 
     Attributes:
-        calls: keeps track of the run's calls of user code.
+        calls: keeps track of calls to user code.
         stop: the stop request of the run.
-        limit_s: maximum duration of a call of an environment or a writer; None for no limit.
-        is_saved: returns whether there is nothing left to save.
-        save: saves everything while no thread works. Returns whether everything could be saved.
-        end: logs the closing lines of the run, then exits with the given code. Does not return.
-        fault: the error about a call that took longer than the limit; None if there was no such call.
+        limit_s: maximum duration of a call to an environment or a writer; None for no limit.
+        is_saved: returns whether everything has been saved.
+        save: saves everything; called while no thread is working. Returns whether this succeeded.
+        end: logs the last lines of the run, and exits with the given code. Does not return.
+        fault: the error if a call took longer than the limit, otherwise None.
     """
 
     calls: UserCalls
@@ -208,7 +208,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """Watch in another thread inside the ``with`` block."""
+        """Run the watchdog in another thread inside the ``with`` block."""
         over = threading.Event()
 
         def look() -> None:
@@ -220,7 +220,7 @@ class Watch:
                 except Exception:
                     logger.exception("The watchdog for environments and writers failed.")
 
-        thread = threading.Thread(target=look, name="watch of user code", daemon=True)
+        thread = threading.Thread(target=look, name="watch user code", daemon=True)
         thread.start()
         try:
             yield self
@@ -242,7 +242,7 @@ class Watch:
             if known.seconds >= _REPORT_S and not known.is_reported:
                 known.is_reported = True
                 limit = "" if self.limit_s is None else f" It will be abandoned after {self.limit_s:.0f} s."
-                logger.warning("%s The run waits for it.%s", known, limit)
+                logger.warning("%s The run is waiting for it.%s", known, limit)
             if self.fault is None and self.limit_s is not None and known.seconds >= self.limit_s:
                 self.fault = EnvironmentFaultError(
                     f"{known} It is abandoned after {self.limit_s:.0f} s (env_settings.python_timeout)."
@@ -255,17 +255,18 @@ class Watch:
             self._rescue()
 
     def _is_overdue(self) -> bool:
-        """Return whether the run should stop but does not manage to by itself."""
+        """Return whether a stop was requested but the run cannot stop by itself."""
         if self._stopping_s < _PATIENCE_S:
             return False
         stuck = self._stuck.values()
-        if self.is_saved():  # The environment may take its time to close, unless someone is waiting for the run to end.
+        if self.is_saved():  # closing environments may be slow, unless the stop is urgent
             return self.stop.is_urgent and any(each.seconds >= _PATIENCE_S for each in stuck)
-        # The loop's thread checks for a stop before each call, so it has been in user code since the request.
+        # The main thread checks for a stop before each call, so if it is in user code, it has been there since the
+        # request.
         return any(each.thread == self._main or each.seconds >= _PATIENCE_S for each in stuck)
 
     def _rescue(self) -> None:
-        """Save everything if no thread is working, and end the process if that is allowed."""
+        """Save everything if no thread is working, and end the process if this is allowed."""
         with self.calls.held() as is_quiet:
             if not is_quiet:
                 return

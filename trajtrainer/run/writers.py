@@ -1,6 +1,6 @@
-"""Statistics writers for TensorBoard, the console and the gauges of ``timers.json``, and sources of rates.
+"""Statistics writers for TensorBoard, the console and the gauges in ``timers.json``, and sources of rates.
 
-All of them may be called from several trainers' threads.
+Thread-safe, because several trainer threads may use them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CUMULATIVE_REWARD = "Environment/Cumulative Reward"
 EVALUATION_REWARD = "Evaluation/Cumulative Reward"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 ELO = "Self-play/ELO"
-# Needed for the console line, and hidden from TensorBoard.
+# Used in the console line, but not written to TensorBoard.
 EPOCH = "Policy/Epoch"
 _LEARNED = {"Epoch": EPOCH, "Policy Loss": "Losses/Policy Loss", "Validation Loss": "Losses/Validation Loss"}
 
@@ -46,7 +46,7 @@ class TensorboardWriter(StatsWriter):
     """Writes one event file per behavior, with ML-Agents' tags. It is flushed to disk after every summary."""
 
     def __init__(self, folder_of: Callable[[str], Path]) -> None:
-        """Create the writer without opening any files.
+        """Create the writer. Files are opened when needed.
 
         Args:
             folder_of: returns the folder of a behavior, given its name.
@@ -71,9 +71,9 @@ class TensorboardWriter(StatsWriter):
         self._write(category, messages, step)
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        # Users share event files, so folders are removed from paths. The console shows the lines unchanged.
+        # Remove folders from paths, because users share event files. The console shows the full paths.
         lines = (line.partition(":\t") for line in text.split("\n"))
-        # In a list, each quoted string is handled separately, because paths may contain spaces.
+        # Handle each quoted string in a list separately, because paths may contain spaces.
         quoted = [
             (key, sign, _QUOTED.sub(lambda found: without_folders(found[0]), value)) for key, sign, value in lines
         ]
@@ -81,7 +81,7 @@ class TensorboardWriter(StatsWriter):
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
-        # For the HPARAMS tab.
+        # for the HPARAMS tab
         self._with_settings.add(category)
         self._write(category, [event_file.hparams_begin(without_folders(settings))], 0)
 
@@ -117,7 +117,7 @@ class TensorboardWriter(StatsWriter):
         return file
 
     def _guarded(self, write: Callable[[], None]) -> None:
-        """Keep a full disk from ending the run: pending data is written once there is space again."""
+        """Keep the run alive if the disk is full. Pending data is written as soon as there is space again."""
         try:
             write()
             self._failing = False
@@ -128,19 +128,19 @@ class TensorboardWriter(StatsWriter):
 
 
 def tensorboard_writers(settings: RunSettings) -> list[StatsWriter]:
-    """Make the writer of a run's event files. A run that only acts has none."""
+    """Create the writer of event files. A run that does not train has no writer."""
     folder = RunFolder(settings.checkpoint_settings)
     return [TensorboardWriter(lambda behavior: folder.behavior(behavior).path)] if folder.writes else []
 
 
 class ConsoleWriter(StatsWriter):
-    """Logs one line per summary, in ML-Agents' wording. Hyperparameters are long, so they only go to the log file."""
+    """Logs one line per summary, in ML-Agents' wording. Hyperparameters are long, so only the log file has them."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        if EVALUATION_REWARD not in values:  # Evaluations have their own log lines, with the standard deviation.
+        if EVALUATION_REWARD not in values:  # Evaluations are logged separately.
             elapsed_s = time.monotonic() - self._started
             numbers = of_summary(values, step)
             extra = fields("summary", behavior=category, elapsed_seconds=elapsed_s, **numbers)

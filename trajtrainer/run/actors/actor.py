@@ -2,9 +2,11 @@
 
 ::
 
-    synchronize   follows orders: newer weights, opponents, allowances, resets
-    collector     collects once; finished steps are handed over once there are enough of them
-    run           alternates between the two, and waits for orders at a limit; the learner's loop calls both itself
+    synchronize   carries out orders: newer weights, opponents, allowances, resets
+    collector     steps the environments once; finished steps are handed over in larger chunks
+    run           alternates between the two until a limit is reached, and then waits for orders
+
+An actor in the learner's loop does not use ``run``: that loop alternates between ``synchronize`` and ``collector``.
 """
 
 from __future__ import annotations
@@ -32,14 +34,13 @@ from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.run.actors import messages
 from trajtrainer.run.actors.collector import CollectedBehavior, Collector, Outbox, Sides
 
-# Longest wait for an environment, so that orders are noticed even while it is silent.
+# Maximum time to wait for an environment: orders must be noticed even if the environments send nothing.
 _WAIT_S = 0.25
-# Finished steps are handed over at least this often, however few they are, so that slow environments show progress.
+# Hand over finished steps at least this often, even if there are only a few, so that slow environments show progress.
 _SHIP_S = 0.5
-# An actor that collects reports at least this often, so that the learner knows it is alive.
+# Send a report at least this often while collecting, so that the learner knows that this actor is alive.
 _SIGN_OF_LIFE_S = 1.0
 
-# Names of timers.
 _STEPPING, _ACTING, _COLLECTING = "env_wait", "TorchPolicy.evaluate", "env_step"
 _WAITING, _SYNCHRONIZING = "actor_wait", "actor_synchronize"
 _KINDS = {name: name for name in (_STEPPING, _ACTING, _COLLECTING, _WAITING, _SYNCHRONIZING)}
@@ -57,7 +58,7 @@ class _PacedBehavior:
     allowance: messages.Allowance
     is_paused: bool = False
     shipped_s: float = field(default_factory=perf_counter)
-    reported_steps: int = 0  # opponent steps that were reported
+    reported_steps: int = 0  # opponent steps reported so far
 
     @property
     def may_collect(self) -> bool:
@@ -78,7 +79,7 @@ class _PacedBehavior:
         return 0 if self.collected.sides is None else self.collected.tracker.num_steps - self.reported_steps
 
     def is_due(self, *, stops: bool) -> bool:
-        """Return whether finished steps should be handed over now. ``stops`` is True if the actor is about to wait."""
+        """Return whether to hand over finished steps now. ``stops`` is True if the actor is about to wait."""
         if self.allowance.pauses:
             return self.should_pause
         outbox = self.outbox
@@ -88,16 +89,16 @@ class _PacedBehavior:
 
 
 class ActorLoop:
-    """Collects experience for the learner at the other end of ``channel``, in environments that have started.
+    """Collects experience in running environments, for the learner at the other end of ``channel``.
 
     Args:
-        environment: the environment, which has started.
+        environment: the environment, already started.
         channel: the channel to the learner.
         timers: timers of the actor.
-        before_answers: given if the learner is in the same loop; see ``Collector``. It hands over finished steps.
+        before_answers: only if the learner runs in the same loop: hands over finished steps (see ``Collector``).
 
     Attributes:
-        collector: the collector of its environments.
+        collector: collects from the environments.
         num_resets: number of resets that the learner has ordered.
     """
 
@@ -131,17 +132,17 @@ class ActorLoop:
         return True
 
     def synchronize(self) -> None:
-        """Follow the orders that have arrived.
+        """Carry out the orders that have arrived.
 
         Raises:
-            ActorEndedError: one of them is ``End``.
+            ActorEndedError: one of the orders is ``End``.
         """
         self._orders.extend(self._channel.orders(wait=False))
         while self._orders:
             self._follow(self._orders.popleft())
 
     def hand_over(self) -> None:
-        """Hand over the finished steps of each behavior that has enough of them."""
+        """Hand over the finished steps of each behavior for which this is due."""
         stops = not self.may_collect
         for part in self._parts.values():
             if part.is_due(stops=stops):
@@ -149,10 +150,10 @@ class ActorLoop:
                     self._ship(part)
 
     def run(self) -> None:
-        """Collect until the learner ends this actor, or is gone.
+        """Collect until the learner ends this actor or disappears.
 
         Raises:
-            ActorEndedError: always, unless something else fails.
+            ActorEndedError: at the end, unless another error occurs.
             TrajtrainerError: the environments failed for good, or a policy has diverged.
         """
         self._channel.report(messages.Ready())
@@ -196,8 +197,8 @@ class ActorLoop:
             case messages.LoadWeights(behavior, version):
                 part = self._parts[behavior]
                 policy = part.collected.policy
-                # Hand over finished steps before a new version makes them older. With the same version, only the
-                # normalizers are newer.
+                # Hand over finished steps before a newer version makes them stale. If the version is the same, only the
+                # normalizers have changed.
                 if part.outbox.num_steps and version != policy.version:
                     self._ship(part)
                 with self._timers(_SYNCHRONIZING):
@@ -212,7 +213,7 @@ class ActorLoop:
                 raise AssertionError("StartActing arrives only as the answer to NewBehavior")
 
     def _await(self, kind: type[Answer], behavior: str) -> Answer:
-        """Wait for a behavior's order of this kind. All other orders except ``End`` are kept for later."""
+        """Wait for an order of this kind for a behavior. Other orders except ``End`` are queued."""
         while True:
             orders = self._channel.orders(wait=True)
             for number, order in enumerate(orders):
@@ -255,14 +256,14 @@ class ActorLoop:
         while True:
             assignment = self._await(messages.Assignment, name)
             if assignment.learning == behavior_id.team or behavior_id.full in assignment.opponents:
-                break  # otherwise it was sent before the learner knew about the team
-        # Assignments that arrived before the answer are out of date.
+                break  # otherwise, it was sent before the learner knew about the team
+        # Earlier assignments in the queue are out of date.
         kept = [one for one in self._orders if not (isinstance(one, messages.Assignment) and one.behavior == name)]
         self._orders = deque(kept)
         return assignment
 
     def _ship(self, part: _PacedBehavior) -> None:
-        """Hand over all finished steps, in order, after their statistics."""
+        """Send the statistics, and then hand over all finished steps in order."""
         part.shipped_s = perf_counter()
         pauses, name, sides = part.should_pause, part.order.behavior, part.collected.sides
         steps = part.new_opponent_steps
@@ -287,7 +288,7 @@ class ActorLoop:
 
 
 class Host:
-    """Starts an actor's environments and runs the actor, in its own thread or process, or on its node."""
+    """Starts an actor's environments and runs the actor, in its own thread, in its own process or on another node."""
 
     def __init__(self, task: messages.ActorTask, channel: messages.Channel) -> None:
         self._environment: Environment | None = None
@@ -295,18 +296,18 @@ class Host:
         self._channel = channel
 
     def run(self) -> None:
-        """Run until the learner ends this actor, or is gone.
+        """Run until the learner ends this actor or disappears.
 
         Raises:
-            SettingsError: the machine does not have the actor's cores.
+            SettingsError: this machine lacks some of the cores assigned to the actor.
             TrajtrainerError: the environments cannot be started or failed for good, or a policy has diverged.
         """
         with contextlib.suppress(messages.ActorEndedError):
             self._channel.report(messages.Hello(__version__))
             cores = self._task.cores
             if sys.platform == "linux" and cores is not None:
-                # This binds the calling thread, and with it the threads and processes that it will start.
-                with contextlib.suppress(OSError):  # none of the cores exists here, which the check below reports
+                # This binds the calling thread, and all threads and processes that it starts later.
+                with contextlib.suppress(OSError):  # no such core: the check below reports it
                     os.sched_setaffinity(0, cores)
                 missing = sorted(set(cores) - os.sched_getaffinity(0))
                 if missing:
@@ -318,8 +319,8 @@ class Host:
             ActorLoop(self._environment, self._channel, Timers()).run()
 
     def kill(self) -> None:
-        """Kill the environments, from any thread."""
-        environment = self._environment  # read once: the actor's own thread may close it concurrently
+        """Kill the environments. Can be called from any thread."""
+        environment = self._environment  # local copy: the actor's thread may be closing it
         if environment is not None:
             environment.kill()
 

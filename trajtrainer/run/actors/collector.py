@@ -35,19 +35,20 @@ from trajtrainer.run.actors.messages import Assignment, Matches, NewBehavior
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)
-# Each key becomes a tag in the event file, so an environment that puts numbers into keys would fill up the memory.
+# Each name becomes a TensorBoard tag that is kept in memory, so names that contain numbers would use up the memory.
 MOST_STATISTICS = 1000
 _LONGEST_KEY = 1000
 
 
 class Outbox:
-    """Finished trajectories that an actor has yet to hand over, and aborts of unfinished episodes, in order.
+    """A queue of finished trajectories and aborted episodes that the actor has not handed over yet.
 
     Attributes:
-        num_steps: number of steps in the trajectories that are waiting.
-        is_needed: True if there is an abort, so that everything should be handed over, no matter how little it is.
-        num_put: number of steps in all trajectories so far.
-        rows: the same number, as the learner's buffer counts it: with a memory, in whole sequences.
+        num_steps: number of steps in the queued trajectories.
+        is_needed: True if an abort is queued, so that everything should be handed over without waiting for more steps.
+        num_put: number of steps in all trajectories put into the queue so far.
+        rows: number of rows that these steps take up in the learner's buffer (recurrent policies pad to whole
+            sequences).
     """
 
     def __init__(self, sequence_length: int = 1) -> None:
@@ -57,14 +58,13 @@ class Outbox:
         self._length = sequence_length
 
     def put(self, batch: TrajectoryBatch) -> None:
-        """Append the trajectories of one message."""
         self.items.append(batch)
         self.num_steps += batch.num_steps
         self.num_put += batch.num_steps
         self.rows += self.rows_of([batch])
 
     def abort_episodes(self, worker: int) -> None:
-        """Append a marker for the point at which the unfinished episodes of a worker were aborted."""
+        """Append a marker that the unfinished episodes of a worker were aborted at this point."""
         self.items.append(EpisodesAborted(worker))
         self.is_needed = True
 
@@ -82,7 +82,7 @@ class Outbox:
 
 
 class Sides:
-    """An actor's view of the teams of a behavior with self-play. The learner decides who plays whom.
+    """The teams of a behavior with self-play, in one actor. The learner decides which policies play against each other.
 
     Args:
         settings: self-play settings of the behavior.
@@ -103,22 +103,22 @@ class Sides:
         self._ask = ask
         self._learning: int | None = None
         self._number = 0
-        self._twins: dict[str, tuple[int, ActorPolicy]] = {}  # behavior id -> seed, policy that uses it
+        self._twins: dict[str, tuple[int, ActorPolicy]] = {}  # behavior id -> seed and policy
 
     def learns(self, team: int) -> bool:
         return team == self._learning
 
     def add_team(self, behavior_id: BehaviorId) -> None:
-        """Add a team when its first message arrives."""
+        """Ask the learner for the assignment of a new team."""
         self.apply(self._ask(behavior_id))
 
     def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
-        """Count the episodes that ended with one message of the learning team."""
+        """Record the steps and finished episodes in one message of the learning team."""
         ended = int(np.count_nonzero(trajectories.ended))
         self._matches.append(Matches(self._number, ended, trajectories.num_steps, results))
 
     def take_matches(self) -> Sequence[Matches]:
-        """Remove and return the matches that were counted since the last call."""
+        """Return and clear the matches recorded since the last call."""
         matches, self._matches = self._matches, []
         return matches
 
@@ -139,20 +139,20 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class CollectedBehavior:
-    """The collector's part of one behavior, which all teams with its name share."""
+    """The collector's objects for one behavior, shared by all teams with the same behavior name."""
 
     spec: BehaviorSpec
     pool: RowPool
-    processor: AgentProcessor  # writes the rows of ``pool`` and cuts them into trajectories
+    processor: AgentProcessor  # writes rows to ``pool`` and cuts them into trajectories
     tracker: OpponentTracker  # keeps the memories of agents whose experience is not recorded
     policy: ActorPolicy  # acts for all teams that have no policy in ``sides``
     trajectories: Outbox  # finished trajectories
     reporter: StatsReporter
-    learns: bool = True  # False if the experience is not used
-    sides: Sides | None = None  # the teams, if only one of them learns
+    learns: bool = True  # False to discard the experience
+    sides: Sides | None = None  # set if only one team learns
 
     def recorder(self, team: int) -> AgentProcessor | OpponentTracker:
-        """Return the recorder of a team. Only the experience of learning teams is kept."""
+        """Return the recorder for a team's steps. Only the experience of learning teams is kept."""
         learns = self.learns if self.sides is None else self.sides.learns(team)
         return self.processor if learns else self.tracker
 
@@ -161,7 +161,7 @@ class CollectedBehavior:
         return self.policy if self.sides is None else self.sides.policies.get(behavior_id, self.policy)
 
     def drop(self, worker: int) -> None:
-        """Abort all episodes of one environment."""
+        """Abort all unfinished episodes of one worker."""
         self.tracker.drop(worker)
         self.processor.drop(worker)
         if self.learns:
@@ -183,8 +183,8 @@ class Collector:
     """Steps every ready environment once per ``collect``.
 
     Attributes:
-        behaviors: behaviors by name. ``make_behavior`` makes each one when it first appears.
-        specs: behavior id -> spec, as announced by the environment.
+        behaviors: behaviors by name, each added when its first agents appear.
+        specs: behavior id -> spec, as reported by the environment.
     """
 
     def __init__(
@@ -194,14 +194,14 @@ class Collector:
         timers: Timers,
         before_answers: Callable[[int], bool] | None = None,
     ) -> None:
-        """Start without behaviors.
+        """Create a collector that has no behaviors yet.
 
         Args:
             environment: the environment to step.
-            make_behavior: makes a behavior that appears for the first time.
+            make_behavior: called when the first agents of a behavior appear.
             timers: timers of the actor.
-            before_answers: called with the number of messages that were recorded. Returns whether they still need
-                answers, which is False if it has reset the environment.
+            before_answers: called with the number of recorded messages before they are answered. Returns False if it
+                has reset the environment, so that the messages need no answers.
         """
         self.behaviors: dict[str, CollectedBehavior] = {}
         self.specs: dict[str, BehaviorSpec] = {}
@@ -216,13 +216,13 @@ class Collector:
         self._warned: set[str] = set()
 
     def collect(self, timeout_s: float | None = None) -> int:
-        """Wait for messages, record them, decide for all waiting agents at once, and answer.
+        """Wait for messages, record them, choose actions for all waiting agents in one batch, and send the actions.
 
         Returns:
-            The number of messages that were recorded; 0 after ``timeout_s`` seconds without any.
+            The number of recorded messages; 0 if none arrived within ``timeout_s`` seconds.
 
         Raises:
-            EnvironmentFaultError: an environment failed for good.
+            EnvironmentFaultError: an environment failed, and restarting it is not possible.
         """
         with self._timers("env_step") as step:
             step.part("env_wait")
@@ -278,8 +278,8 @@ class Collector:
                     _WaitingAgents(behavior, recorder, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
-            # They always go to the same behavior, no matter which behaviors are in the message, so that sums are
-            # neither split nor counted twice.
+            # Always use the same behavior's reporter, no matter which behaviors are in the message. Otherwise, sums
+            # would be split between behaviors or counted twice.
             owner = next(iter(self.behaviors.values()))
             for statistic in event.statistics:
                 self._add_statistic(owner.reporter, event.worker, *statistic)
@@ -347,7 +347,7 @@ class Collector:
         for policy, parts in waiting.items():
             behavior, recorder = parts[0].behavior, parts[0].recorder
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
-            # A single message is read through views; several are copied into one batch.
+            # A single message needs no copy; several messages are concatenated.
             obs = [tuple(column[part.batch.num_terminal :] for column in part.batch.obs) for part in parts]
             masks = [part.batch.mask[part.batch.num_terminal :] for part in parts]
             if len(parts) == 1:
@@ -356,7 +356,7 @@ class Collector:
                 columns = tuple(np.concatenate(column) for column in zip(*obs, strict=True))
                 actions = policy.act(columns, np.concatenate(masks), recorder.memory_of(rows))
             recorder.acted(rows, actions)
-            # Exported models report no entropy: it is NaN.
+            # The entropy is NaN for exported models, which do not output it.
             if policy is behavior.policy or not np.isnan(actions.entropy[0]):
                 behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0
@@ -368,7 +368,7 @@ class Collector:
 
 
 def describe(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
-    """Describe agents' observations and actions, for comparisons and messages. Sensor names do not matter."""
+    """Describe observations and actions, for error messages and comparisons. Sensor names are left out."""
     sensors = [
         f"{tuple(sensor.shape)} {dtype}" for sensor, dtype in zip(spec.observation_specs, obs_dtypes, strict=True)
     ]

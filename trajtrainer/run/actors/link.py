@@ -1,4 +1,4 @@
-"""Connects a behavior's trainer with its actors: policies and allowances go out, experience comes in.
+"""Connects a behavior's trainer to its actors: sends policies and allowances, and receives experience.
 
 Everything here runs in the loop's thread; see ``pool`` for a diagram.
 """
@@ -27,21 +27,21 @@ from trajtrainer.run.actors import messages
 from trajtrainer.run.actors.pacing import Pacing
 from trajtrainer.run.actors.weights import WeightsLayout
 
-# An actor hands over its share of the lead in this many chunks, so that the learner need not wait for all of it.
+# An actor hands over its share of the lead in this many chunks, so that the learner can start before it has all rows.
 _CHUNKS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The learner of one behavior, as its actors see it.
+    """The learner of one behavior, with the settings that its actors need.
 
     Acting may be ``lead`` rows ahead of learning, and actors hand over a fraction of these rows at a time. With a lead
     of 0, they hand over finished steps at once.
     """
 
     trainer: BehaviorTrainer
-    policy: ActorPolicy  # used by an actor in the loop; other actors use copies
-    policies: PolicyQueue[Tensor]  # the channel from the trainer to ``policy``
+    policy: ActorPolicy  # an actor in the learner's loop uses this object; other actors use copies
+    policies: PolicyQueue[Tensor]  # delivers the trainer's updates to ``policy``
     self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
     lead: int
@@ -54,10 +54,10 @@ class ActorHistory:
 
     before: messages.Progress = field(default_factory=messages.Progress)  # before its last start
     progress: messages.Progress = field(default_factory=messages.Progress)  # since its last start
-    first_s: float | None = None  # time at which it first had its environments
-    agent_steps: int = 0  # in all trajectories it has handed over
+    first_s: float | None = None  # time at which its environments were first ready
+    agent_steps: int = 0  # in all trajectories that it has handed over
     episodes: int = 0  # episodes that ended in these trajectories
-    lag_sum: int = 0  # summed over these steps: how many versions old the policy was when they arrived
+    lag_sum: int = 0  # sum over these steps of the policy's age in versions when they arrived
 
     @property
     def total(self) -> messages.Progress:
@@ -67,15 +67,15 @@ class ActorHistory:
 class BehaviorLink:
     """The link between the learner of one behavior and its actors.
 
-    ``histories`` has one entry per actor. ``stride`` is the largest number of workers of an actor: worker w of actor n
-    has the number ``n * stride + w`` in the learner.
+    ``histories`` has one entry per actor. ``stride`` is the largest number of workers that an actor has: the learner
+    numbers worker w of actor n as ``n * stride + w``.
 
     Attributes:
         name: name of the behavior.
-        policy: the newest policy, which is sent to actors; an actor in the loop uses it directly.
+        policy: the newest policy, which is sent to the actors. An actor in the learner's loop uses this object itself.
         reporter: reporter of the behavior's statistics.
-        source: passes experience to the trainer; None if nothing is learned from it.
-        pacing: pacing of the actors.
+        source: passes experience to the trainer; None if the trainer does not use it.
+        pacing: limits how far the actors may run ahead of the trainer.
         learns: True if there is a source.
     """
 
@@ -125,7 +125,7 @@ class BehaviorLink:
         self._transport.post(number, order)
 
     def add_actor(self, number: int, noise: float) -> None:
-        """Let an actor that has encountered the behavior act for it, with exploration noise (``StartActing.noise``)."""
+        """Start acting for the behavior in an actor that has encountered it. For ``noise``, see ``StartActing``."""
         context, policy = self._trainer.context, self.policy
         allowance, account = self.pacing.add_actor(number), self.pacing.accounts[number]
         account.loads, account.version = policy.num_loads, policy.version
@@ -155,7 +155,7 @@ class BehaviorLink:
         self._assign(self_play, number)
 
     def synchronize(self) -> None:
-        """Send actors newer weights and new opponents, and then the allowances to use with them."""
+        """Send newer weights and opponents to the actors, and then the allowances to use with them."""
         self._load_latest_policy()
         policy, self_play, accounts = self.policy, self.learner.self_play, self.pacing.accounts
         opponents = None if self_play is None else self_play.number
@@ -166,18 +166,18 @@ class BehaviorLink:
                 self._transport.publish(number, self.name, policy.version, self._bytes_of_weights)
             if self_play is not None and account.assignment not in (None, opponents):
                 self._assign(self_play, number)
-        # Allowances are meant for the newest policy, so they are only given to actors that were sent it.
+        # Allowances are meant for the newest policy, so give them only to actors to which it has been sent.
         version = self._trainer.publisher.version
         self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
 
     def give_turns(self) -> None:
-        """Let actors that wait for their turn continue, once the loop has handled everything from the last turn."""
+        """Give waiting actors their next turn, once the loop has handled everything from the previous one."""
         if self.pacing.takes_turns and not self._inbox:
             self._allow(self.pacing.turns())
 
     def lift_limits(self) -> None:
-        """Let actors collect without limit: this behavior has all the experience it needs, but others do not yet."""
-        # The accounts are kept, because actors still have to answer orders in transit.
+        """Remove the limits: this behavior has enough experience, but others need more."""
+        # Keep the accounts, because actors have not answered all orders yet.
         accounts, self.pacing = self.pacing.accounts, Pacing(self.name)
         self.pacing.accounts = accounts
         for number, account in accounts.items():
@@ -185,24 +185,24 @@ class BehaviorLink:
             self._post(number, messages.Allowance(self.name))
 
     def lend(self, number: int) -> None:
-        """Let an actor also collect the share of actors that wait for another behavior."""
+        """Let an actor collect the remaining shares of actors that wait for another behavior."""
         self._allow(self.pacing.lend(number))
 
     def remove_actor(self, number: int) -> None:
-        """Abort the unfinished episodes of an actor that is gone. Its share of the limit goes back to the others."""
+        """Abort the unfinished episodes of an actor that has died, and return its share of the limit to the others."""
         if number in self.pacing.accounts:
-            self._handle_turn()  # Its reports count even though it has not paused.
+            self._handle_turn()  # Count its reports even though it did not pause.
             del self.pacing.accounts[number]
             first = number * self._stride
             for worker in range(first, first + self._stride):
                 self._abort(worker)
 
     def is_at_limit(self, number: int) -> bool:
-        """Return whether an actor cannot act until this behavior gives it another allowance."""
+        """Return whether an actor has to wait for another allowance from this behavior before it can act."""
         return number in self.pacing.accounts and self.learns and not self.pacing.may_collect(number)
 
     def owes(self, number: int) -> bool:
-        """Return whether an actor still has to answer an order."""
+        """Return whether an actor has not answered all orders yet."""
         account = self.pacing.accounts.get(number)
         return account is not None and (not account.is_synchronized or account.is_recalled)
 
@@ -234,7 +234,8 @@ class BehaviorLink:
     def _seed_of(self, number: int, what: str) -> int:
         """Return the seed for the random choices of an actor's policy.
 
-        The first start of the first actor gets the seed of an actor in the loop, so that both runs are bit-identical.
+        The first actor, when it is first started, gets the seed that an actor in the learner's loop would get, so that
+        both kinds of runs are bit-identical.
         """
         which = (number, self._supervisor.members[number].quota.used, self._trainer.first_step)
         text = "" if which == (0, 0, 0) else " {} {} {}".format(*which)
@@ -245,7 +246,8 @@ class BehaviorLink:
     def receive(self, number: int, report: messages.BehaviorReport) -> None:
         """Handle a report.
 
-        If actors take turns, it is kept until the actor pauses, because the loop must not act on part of a turn.
+        If actors take turns, reports are queued until the actor pauses, because the loop must not react to part of a
+        turn.
         """
         match report:
             case messages.Synchronized():
@@ -259,7 +261,7 @@ class BehaviorLink:
                 self._handle(number, report)
 
     def feed(self, *, everything: bool = False) -> int:
-        """Give the trainer all items that the pacing now admits, or ``everything``. Returns the number of items."""
+        """Give the trainer all items that the pacing admits, or all items if ``everything``. Returns their number."""
         num_fed = 0
         if everything:
             self._handle_turn()
@@ -273,7 +275,6 @@ class BehaviorLink:
         return num_fed
 
     def add_experience(self, number: int, chunk: Chunk) -> None:
-        """Add finished trajectories of an actor."""
         self._recorded.add(chunk)
         self.pacing.count(number, chunk.rows, chunk.num_steps)
         history = self._histories[number]
@@ -283,7 +284,7 @@ class BehaviorLink:
         self._add(chunk)
 
     def _add(self, item: Chunk | Marker) -> None:
-        """Give an item to the trainer, or keep it in the inbox while the pacing holds items back."""
+        """Give an item to the trainer, or queue it in the inbox if the pacing holds items back."""
         if self.pacing.holds_back or self._inbox:
             self._inbox.append(item)
         else:
@@ -294,10 +295,10 @@ class BehaviorLink:
             self.source.add(item)
             has_enough = self._most_episodes is not None and self._recorded.num_total >= self._most_episodes
             if has_enough and self._trainer.should_still_train:
-                self.source.request_drain()  # because these episodes end the training
+                self.source.request_drain()  # so that the trainer uses these episodes, after which training ends
 
     def relax(self) -> None:
-        """Let actors collect more if all of them wait and the trainer cannot use what they have sent."""
+        """Let actors collect more if all of them are waiting and the trainer cannot use what they have sent."""
         if not self._inbox:
             self.pacing.relax()
 

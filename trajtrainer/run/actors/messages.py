@@ -36,21 +36,21 @@ from trajtrainer.settings.trainer import TrainerSettings
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62
 
-_MOST_BYTES = 1 << 20  # number of bytes sent from the end of each log
+_MOST_BYTES = 1 << 20  # maximum number of bytes sent per log, counted from its end
 _MOST_FILES = 64
 _LOG_NAME = re.compile(r"Player-\d{1,9}\.log")
 
 
 class ActorEndedError(Exception):
-    """The learner has told this actor to end, or is gone itself."""
+    """The learner told this actor to end, or the learner itself has ended."""
 
 
 class TransportLostError(EnvironmentFaultError):
-    """All actors are gone, and restarts cannot bring them back."""
+    """All actors are lost, and none can be restarted."""
 
 
 class ActorDiedError(EnvironmentFaultError):
-    """An actor's process or machine has died."""
+    """An actor's process or machine died."""
 
 
 # Orders from the learner.
@@ -58,14 +58,14 @@ class ActorDiedError(EnvironmentFaultError):
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Restart all episodes with these parameters. Parameters that are not listed keep their values."""
+    """Order to restart all episodes with these parameters. Other parameters keep their values."""
 
     parameters: Parameters
 
 
 @dataclass(frozen=True, slots=True)
 class SetParameters:
-    """Change parameters of the environments without a reset."""
+    """Order to change environment parameters without a reset."""
 
     parameters: Parameters
 
@@ -74,16 +74,17 @@ class SetParameters:
 class Allowance:
     """Limits on what an actor may collect for one behavior. Replaces the behavior's previous allowance.
 
-    Limits are absolute: they count from the start of the actor, which collects until any behavior reaches any limit.
+    Limits are totals since the start of the actor. The actor collects until any limit of any of its behaviors is
+    reached.
 
     Attributes:
-        rows: rows of all trajectories, as the learner's buffer counts them: with a memory, in whole sequences.
+        rows: rows of all trajectories in the learner's buffer, which recurrent policies pad to whole sequences.
         steps: agent steps of all trajectories.
         opponent_steps: agent steps of the teams that do not learn.
-        pauses: if True, the actor hands over nothing until a limit is reached or an episode is aborted. It then hands
-            over everything that is finished, reports ``Paused``, and waits for the next allowance. If it has already
-            collected more than an allowance permits, it pauses at once. If False, it hands over as it collects, and
-            waits at a limit without reporting that.
+        pauses: if True, the actor hands over nothing until a limit is reached or an episode is aborted. Then it hands
+            over all finished steps, reports ``Paused``, and waits for the next allowance. If it has already exceeded
+            the new limits, it pauses immediately. If False, it hands over steps while it collects, and does not report
+            when it waits at a limit.
     """
 
     behavior: str
@@ -95,52 +96,52 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class StartActing:
-    """Act for a behavior; the answer to ``NewBehavior``."""
+    """Order to act for a behavior, sent in response to ``NewBehavior``."""
 
     behavior: str
     settings: TrainerSettings
-    network: Actor  # makes the decisions, with the newest weights; on the CPU
+    network: Actor  # the policy network with the newest weights, on the CPU
     version: int  # version of these weights
     seed: int  # seed for the policy's random choices
-    noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
+    noise: float  # exploration noise added to actions (``NoisyPolicy``); 0 for none
     evenly_first: bool  # draw actions uniformly until the first trained policy arrives (``ActorPolicy``)
-    groups: bool  # True if the learner needs data of groupmates
-    ship_steps: int  # number of finished steps that are worth handing over
-    learns: bool  # False for a behavior that learns from a data set: its experience is not used
+    groups: bool  # True if the learner needs the groupmates' observations and actions
+    ship_steps: int  # hand over finished steps once there are this many
+    learns: bool  # False if the experience is not used, because the behavior learns from a data set
     self_play: bool  # True if only one team learns (``Assignment``)
-    allowance: Allowance  # the first one
+    allowance: Allowance  # initial allowance
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWeights:
-    """Load newer weights into a behavior's policy. Answered by ``Synchronized``."""
+    """Order to load newer weights into a behavior's policy. The actor responds with ``Synchronized``."""
 
     behavior: str
     version: int
-    place: Any  # where the channel finds the weights
+    place: Any  # location of the weights, in a format known to the channel
 
 
 class Opponent(NamedTuple):
-    """The player of a team that does not learn: a policy from a file, or a network like the behavior's own."""
+    """The policy of a team that does not learn: loaded from a file, or the behavior's network with other weights."""
 
-    weights: Mapping[str, NDArray[Any]]  # empty if ``acts`` plays
+    weights: Mapping[str, NDArray[Any]]  # empty if ``acts`` is given
     acts: Policy | None
     seed: int  # seed for its random choices
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who plays whom in self-play; the answer to ``NewTeam``, and sent again whenever it changes."""
+    """The teams' policies in self-play. Sent in response to ``NewTeam``, and whenever they change."""
 
     behavior: str
     learning: int  # the team that learns
-    number: int  # number of changes of the learning team so far; match results refer to it
+    number: int  # how often the learning team has changed; match results include this number
     opponents: Mapping[str, Opponent]  # behavior id -> opponent, for each team that does not learn
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Close the environments and exit."""
+    """Order to close the environments and exit."""
 
 
 Order = Reset | SetParameters | Allowance | StartActing | LoadWeights | Assignment | End
@@ -158,28 +159,28 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The environments have started and wait for their first reset."""
+    """The environments have started, and are waiting for their first reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewBehavior:
-    """A behavior's agents appear for the first time. The actor waits for ``StartActing``."""
+    """The first agents of a behavior have appeared. The actor waits for ``StartActing``."""
 
     behavior_id: BehaviorId
     spec: BehaviorSpec
-    obs_dtypes: Sequence[np.dtype[Any]]  # per sensor
-    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # as detected in its raw images; ``AUTO`` without raw images
+    obs_dtypes: Sequence[np.dtype[Any]]  # one per sensor
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO  # detected from its raw images; ``AUTO`` if it has none
 
 
 @dataclass(frozen=True, slots=True)
 class NewTeam:
-    """A team of a behavior with self-play appears. The actor waits for ``Assignment``."""
+    """A new team of a behavior with self-play has appeared. The actor waits for ``Assignment``."""
 
     behavior_id: BehaviorId
 
 
 class Matches(NamedTuple):
-    """Finished episodes of the learning team, for ``SelfPlay.count``."""
+    """Results of the learning team's finished episodes, for ``SelfPlay.count``."""
 
     assignment: int  # ``Assignment.number`` when they were played
     num_episodes: int
@@ -189,7 +190,7 @@ class Matches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """A behavior's statistics and counters since the last such report."""
+    """A behavior's statistics and counters since its previous ``StatsReport``."""
 
     behavior: str
     statistics: Mapping[str, StatsSummary]
@@ -199,11 +200,11 @@ class StatsReport:
 
 @dataclass(slots=True)
 class Experience:
-    """Finished trajectories of a behavior, from an actor elsewhere."""
+    """Finished trajectories of a behavior, from an actor outside the learner's loop."""
 
     behavior: str
-    rows: int  # number of rows that they take up in the learner's buffer
-    place: Any  # for the transport, which replaces it with (counts, bytes, function that frees the bytes)
+    rows: int  # number of rows in the learner's buffer
+    place: Any  # location of the bytes; the transport replaces it with (counts, bytes, function that frees the bytes)
 
     def chunk(self, layout: PackedLayout, first_worker: int) -> PackedChunk:
         """Return the experience as a chunk. ``first_worker`` is the learner's number for the actor's worker 0."""
@@ -221,27 +222,27 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The actor has reached an allowance that pauses, and has handed over everything it had finished."""
+    """The actor has reached a limit of an allowance with ``pauses``, and has handed over all finished steps."""
 
     behavior: str
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """The actor now uses the weights it was sent; the memory that they arrived in may be reused."""
+    """The actor has loaded the weights it was sent, so their memory may be reused."""
 
     behavior: str
 
 
 @dataclass(slots=True)
 class Progress:
-    """Counters of an actor since its start; times in seconds. Reported after the experience that they count."""
+    """Counters since the start of an actor; times are in seconds. Sent after the experience that they include."""
 
-    environment_steps: int = 0  # messages from environments that were answered
+    environment_steps: int = 0  # answered messages from environments
     collect_s: float = 0.0  # stepping, acting and recording
     step_s: float = 0.0  # waiting for environments
     act_s: float = 0.0
-    wait_s: float = 0.0  # at a limit
+    wait_s: float = 0.0  # waiting at a limit
     synchronize_s: float = 0.0
     synchronizations: int = 0
 
@@ -261,7 +262,7 @@ Report = Hello | Ready | NewBehavior | NewTeam | Progress | Failed | BehaviorRep
 
 
 class Channel(Protocol):
-    """An actor's end. ``orders`` and ``report`` raise ``ActorEndedError`` once the learner is gone."""
+    """The actor's end of the connection. ``orders`` and ``report`` raise ``ActorEndedError`` if the learner ended."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
         """Return the orders that have arrived, oldest first. With ``wait``, block until there is at least one."""
@@ -269,13 +270,13 @@ class Channel(Protocol):
     def report(self, report: Report) -> None: ...
 
     def begin(self, order: StartActing, found: NewBehavior) -> tuple[ActorPolicy, StatsReporter]:
-        """Make the policy that acts for a new behavior, and the reporter of its statistics."""
+        """Create the policy that acts for a new behavior, and its statistics reporter."""
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
-        """Report trajectories of the pool as ``Experience``. From then on the channel owns their rows."""
+        """Report trajectories as ``Experience``. From then on, the channel owns their rows in ``pool``."""
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
-        """Return the statistics to send; none if the reporter is the learner's own."""
+        """Return the statistics to send. Empty if the actor shares the learner's reporter."""
 
     def load(self, order: LoadWeights, policy: ActorPolicy) -> None:
         """Load newer weights into a policy."""
@@ -286,13 +287,13 @@ ReportHandler = Callable[[int, Report], None]
 
 
 class LearnerEnd(Protocol):
-    """The learner's end of one behavior (``link.BehaviorLink``), which an actor in the same loop uses directly.
+    """The learner's side of one behavior (``link.BehaviorLink``). An actor in the same loop uses it directly.
 
     Attributes:
         name: name of the behavior.
         policy: the policy that acts.
         reporter: reporter of the behavior's statistics.
-        source: passes experience to the trainer; None if nothing is learned from it.
+        source: passes experience to the trainer; None if the trainer does not use it.
     """
 
     name: str
@@ -305,13 +306,14 @@ class LearnerEnd(Protocol):
 
 
 class Transport(Protocol):
-    """The learner's end of the connection to all actors, numbered from 0. Only ``poll`` and ``close`` wait.
+    """The learner's end of the connection to all actors, which are numbered from 0. Only ``poll`` and ``close`` block.
 
-    An actor that dies is reported once, as ``Failed`` with an ``ActorDiedError``; ``start`` starts a new one.
+    If an actor dies, ``poll`` reports ``Failed`` with an ``ActorDiedError`` once. ``start`` replaces it.
 
     Attributes:
-        runs_meanwhile: True if actors run between two calls of ``poll``, so that sending them messages then is useful.
-        waited_s: seconds that the learner spent waiting for actors, with nothing else to do.
+        runs_meanwhile: True if actors keep running between two calls of ``poll``, so that they can receive messages
+            then.
+        waited_s: seconds that the learner was idle, waiting for actors.
     """
 
     runs_meanwhile: bool
@@ -321,17 +323,17 @@ class Transport(Protocol):
 
     @property
     def present(self) -> Sequence[int]:
-        """The numbers of the actors that have not ended. May be read in a signal handler."""
+        """The numbers of the running actors. Can be read in a signal handler."""
 
     @property
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
-        """The environment in this loop and its specs, for use between two polls; None if actors run elsewhere."""
+        """The environment of an actor in this loop and its specs, for use between two polls; otherwise None."""
 
     def add(self, behavior: LearnerEnd) -> None:
-        """Add a new behavior. An actor in the learner's loop uses the objects of ``behavior`` directly."""
+        """Add a new behavior. An actor in this loop uses the objects in ``behavior`` directly."""
 
     def start(self, number: int) -> None:
-        """Start an actor, replacing the previous one with this number."""
+        """Start an actor. It replaces the previous actor with this number, if any."""
 
     def post(self, number: int, order: Order) -> None:
         """Send an order. If the actor has died, ``poll`` reports that."""
@@ -339,24 +341,24 @@ class Transport(Protocol):
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
         """Send newer weights, as ``LoadWeights``. The actor must have answered the previous ones of this behavior.
 
-        ``weights`` returns bytes that never change: the same object means the same weights.
+        The bytes that ``weights`` returns must never change, so the same object always means the same weights.
         """
 
     def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
-        """Pass reports from actors to ``handle``, waiting for the first one if there is none yet.
+        """Pass reports from actors to ``handle``. If there are no reports yet, wait for the first one.
 
-        Returns the number of reports or, with the actor in the loop, the number of messages from its environment. It
-        may be 0 even before the timeout.
+        Returns the number of reports. If the actor runs in this loop, it is the number of messages from its
+        environment, which may be 0 even before the timeout.
         """
 
     def wake(self) -> None:
-        """Wake up ``poll`` if it waits for the trainer, which has made progress. May be called in any thread."""
+        """Wake up ``poll`` if it is waiting for the trainer. Can be called from any thread."""
 
     def drop(self, number: int) -> None:
-        """Kill an actor. Nothing more is reported about it."""
+        """Kill an actor. ``poll`` returns no further reports from it."""
 
     def close(self) -> None:
-        """End all actors and wait until they are gone. May be called more than once."""
+        """Stop all actors and wait until they have exited. Can be called more than once."""
 
     def kill(self) -> None:
         """Kill all actors without waiting. Safe in a signal handler: it is quick and takes no lock."""
@@ -366,20 +368,20 @@ class Transport(Protocol):
 
 
 class NodeLogs:
-    """The ``PlayerLogs`` of one actor that may run on another node.
+    """The ``PlayerLogs`` of an actor that may run on another node.
 
-    On the node of the run, players write directly into the run's ``folder`` (None if nothing may be written). On other
-    nodes, they write into a temporary folder, and ``collect`` returns the logs for the actor to send to the learner.
+    On the learner's node, players write their logs directly into ``folder`` (None for no logs). On other nodes, they
+    write into a temporary folder, and the actor sends the result of ``collect`` to the learner.
     """
 
     def __init__(self, folder: Path | None, node: str) -> None:
-        self.folder = None if folder is None else folder.absolute()  # the actor may have another working directory
+        self.folder = None if folder is None else folder.absolute()  # the actor's working directory may differ
         self._node = node
         self._is_away = False
         self._is_temporary = False
 
     def arrive(self, node: str) -> None:
-        """Note which node the actor runs on."""
+        """Set the node that the actor runs on."""
         self._is_away = self.folder is not None and node != self._node
 
     def player_log(self, worker: int) -> Path | None:
@@ -388,7 +390,7 @@ class NodeLogs:
         return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
     def collect(self) -> dict[str, bytes]:
-        """Return the ends of all logs in the temporary folder, name -> text, and delete the folder."""
+        """Return the last part of each log in the temporary folder, as name -> text, and delete the folder."""
         if not self._is_temporary or self.folder is None:
             return {}
         logs = {}
@@ -402,32 +404,32 @@ class NodeLogs:
 
 
 def write_logs(folder: Path, logs: Mapping[str, bytes]) -> None:
-    """Append a result of ``NodeLogs.collect``, so that the logs of a restarted actor continue.
+    """Append the result of ``NodeLogs.collect`` to the logs, which may have a part from before a restart.
 
     Raises:
         OSError: the logs cannot be written.
     """
     for name, text in logs.items():
-        if _LOG_NAME.fullmatch(name):  # the names come from another machine
+        if _LOG_NAME.fullmatch(name):  # ignore unsafe names from other machines
             with (folder / name).open("ab") as file:
                 file.write(text)
 
 
 @dataclass(frozen=True, slots=True)
 class ActorTask:
-    """Everything an actor needs to start. Picklable, unless the actor stays in this process."""
+    """The data for starting an actor. Picklable if the actor runs in another process."""
 
     number: int  # from 0
-    make_environment: Callable[[], Environment]  # starts its environments
-    cores: Sequence[int] | None  # cores that the actor and its child processes are bound to; None for all
-    log_level: int  # level of this package's log
-    logs: NodeLogs | None = None  # logs of its players, if they may have to be sent to the learner
+    make_environment: Callable[[], Environment]  # creates and starts the environments
+    cores: Sequence[int] | None  # CPU cores for the actor and its child processes; None for all cores
+    log_level: int  # log level of this package
+    logs: NodeLogs | None = None  # the players' logs, if they may have to be sent to the learner
 
 
 def log_level(number: int, *, debug: bool) -> int:
     """Return the log level of one actor.
 
-    All actors log the same lines while they start, so those of the first actor are enough. Warnings come from all.
+    All actors log the same lines when they start, so only the first actor logs more than warnings.
     """
     level = logging.getLogger("trajtrainer").getEffectiveLevel()
     return level if number == 0 or debug else max(level, logging.WARNING)

@@ -1,9 +1,9 @@
-"""Limits how far acting may run ahead of learning, with allowances for all actors of a behavior.
+"""Limits how far acting may run ahead of learning, by giving allowances to the actors of a behavior.
 
-``Pacing`` sets no limits: an actor in the loop acts once and then lets the learner work, and without a learner there is
-nothing to wait for. With ``InTurn``, one actor and the learner wait for each other. ``Shared`` raises limits as rows
-are learned from, ``ByUpdates`` as updates use them up. ``ActorPool`` resolves deadlocks, because only it sees all
-behaviors.
+``Pacing`` sets no limits. It is used if the actor runs in the learner's loop, where acting and learning alternate
+anyway, and if nothing is learned. With ``InTurn``, one actor and the learner take turns. ``Shared`` raises the limits
+whenever the learner has consumed rows, ``ByUpdates`` when an update has. ``ActorPool`` detects deadlocks, because they
+may involve several behaviors.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from trajtrainer.run.actors.messages import UNLIMITED, Allowance
 
 @dataclass(slots=True)
 class Account:
-    """The account of one actor of a behavior: what it has collected since its start, and what it was last sent."""
+    """The account of one actor of a behavior: the experience collected since its start, and the latest orders."""
 
-    rows: int = 0  # as counted by the learner's buffer
+    rows: int = 0  # in the learner's buffer
     steps: int = 0
     opponent_steps: int = 0
     limit: int = 0  # limit for ``rows``
-    is_recalled: bool = False  # True if it was told to pause and has not confirmed that yet
-    is_paused: bool = False  # True while it waits for its next turn
-    loads: int = 0  # ``Policy.num_loads`` of the weights that it was last sent
+    is_recalled: bool = False  # True if it was told to pause and has not confirmed yet
+    is_paused: bool = False  # True while it is waiting for its next turn
+    loads: int = 0  # ``Policy.num_loads`` of the weights last sent to it
     version: int = 0  # version of these weights
-    is_synchronized: bool = True  # True once it acts with these weights
-    assignment: tuple[int, int] | None = None  # the last ``SelfPlay.number`` that it was sent; None until it asks
+    is_synchronized: bool = True  # True once it has loaded these weights
+    assignment: tuple[int, int] | None = None  # the last ``SelfPlay.number`` sent to it; None until it reports a team
 
     @property
     def left(self) -> int:
@@ -39,15 +39,15 @@ class Account:
 
 
 class Pacing:
-    """Sets no limits, and keeps the accounts. Methods that yield allowances record them as sent.
+    """Keeps the accounts of a behavior's actors, and sets no limits. Yielded allowances are recorded as sent.
 
     Args:
         behavior: name of the behavior.
-        most_steps: returns the number of agent steps at which collecting ends.
+        most_steps: returns the number of agent steps after which collecting stops.
 
     Attributes:
-        takes_turns: True if the reports of an actor are handled all at once, when it pauses.
-        holds_back: True if chunks that arrive have to wait until they are admitted.
+        takes_turns: True if an actor's reports are queued until it pauses, and then handled all at once.
+        holds_back: True if arriving chunks are queued until they are admitted.
         accounts: accounts by actor number.
         collected: rows collected by all actors, including those that have died.
         steps: agent steps collected by these actors.
@@ -68,7 +68,6 @@ class Pacing:
         return Allowance(self.behavior)
 
     def count(self, actor: int, rows: int = 0, steps: int = 0, opponent_steps: int = 0) -> None:
-        """Count what an actor has collected."""
         account = self.accounts[actor]
         account.rows += rows
         account.steps += steps
@@ -77,18 +76,18 @@ class Pacing:
         self.steps += steps
 
     def paused(self, actor: int) -> None:
-        """Note that an actor has paused. If it was recalled, the rest of its allowance is taken back."""
+        """Record that an actor has paused. If it was recalled, cancel the rest of its allowance."""
         account = self.accounts[actor]
-        if account.is_recalled:  # If not, its limits have been lifted since the recall.
+        if account.is_recalled:  # Otherwise, its limits were lifted after the recall.
             account.is_recalled, account.limit = False, account.rows
 
     def may_collect(self, actor: int) -> bool:
-        """Return whether an actor is below its limits, as far as the learner knows."""
+        """Return whether an actor is below its limits, according to the reports so far."""
         return self.accounts[actor].left > 0 and not self.is_full
 
     @property
     def all_wait(self) -> bool:
-        """True if all actors have used up their limits."""
+        """True if all actors have reached their limits."""
         return bool(self.accounts) and not any(account.left for account in self.accounts.values())
 
     @property
@@ -99,7 +98,7 @@ class Pacing:
     # Methods that differ between the kinds of pacing.
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
-        """Yield higher allowances for those of the given actors that may collect more.
+        """Yield higher allowances for the given actors, if they may collect more.
 
         All of the given actors use the newest policy.
         """
@@ -114,11 +113,11 @@ class Pacing:
         return True
 
     def recalls(self) -> Iterator[tuple[int, Allowance]]:
-        """Yield lower allowances that make actors pause, because a chunk was not admitted."""
+        """Yield allowances that make actors pause. Called after a chunk was not admitted."""
         return iter(())
 
     def relax(self) -> None:
-        """Resolve a deadlock, if all actors wait and the learner cannot use what they have sent.
+        """Resolve a deadlock: all actors may be waiting while the learner needs more rows before it can continue.
 
         Called when nothing has arrived.
         """
@@ -129,7 +128,7 @@ class Pacing:
 
 
 class InTurn(Pacing):
-    """One actor and the learner take turns: the actor collects exactly until the learner has something to do."""
+    """One actor and the learner take turns. In each turn, the actor collects exactly what the learner needs next."""
 
     takes_turns = True
 
@@ -164,15 +163,15 @@ class InTurn(Pacing):
 
 
 class Shared(Pacing):
-    """Actors share ``lead`` rows that may be collected but not yet consumed.
+    """Actors share a limit: at most ``lead`` collected rows may be waiting to be consumed by the learner.
 
-    The remaining rows are divided equally and in advance, so that no actor waits while the learner is busy. An actor
-    that has used up its share gets more as soon as there is more. A slow actor keeps its share.
+    The remaining rows are divided equally in advance, so that actors do not wait while the learner is busy. An actor
+    that has used up its share gets more as soon as rows are consumed. A slow actor keeps its share.
 
     Args:
         behavior: name of the behavior.
         source: source of the experience.
-        lead: number of rows that actors share.
+        lead: maximum number of unconsumed rows of all actors together.
         most_steps: as for ``Pacing``.
     """
 
@@ -182,7 +181,7 @@ class Shared(Pacing):
         super().__init__(behavior, most_steps)
         self.source = source
         self.lead = lead
-        self.consumed = 0  # rows
+        self.consumed = 0  # in rows
 
     def add_actor(self, actor: int) -> Allowance:
         self.accounts[actor] = Account()
@@ -197,11 +196,11 @@ class Shared(Pacing):
         left = max(0, self.consumed + self.lead - self.collected)
         free = left - sum(account.left for account in self.accounts.values())
         part = -(-left // max(1, parts))
-        # Actors with the fewest rows left come first, so that they do not have to wait.
+        # Actors that have the fewest rows left are served first, so that they do not have to wait.
         ready = [(actor, self.accounts[actor]) for actor in actors if not self.accounts[actor].is_recalled]
         for actor, account in sorted(ready, key=lambda each: each[1].left):
             more = min(part - account.left, free)
-            # Small raises are not worth a message.
+            # Skip small raises to save messages.
             if more > 0 and (any_amount or 2 * account.left <= part):
                 free -= more
                 account.limit = account.rows + account.left + more
@@ -222,10 +221,10 @@ class Shared(Pacing):
 
 
 class ByUpdates(Shared):
-    """Lets acting be some policy versions ahead, for trainers whose updates use up their experience.
+    """Lets acting run ahead by a number of policy versions, for trainers whose updates consume their experience.
 
-    Before each update, the learner is given no more than that update needs. With a lag of 0, all actors stop before an
-    update, because experience finished during the update would be too old for the next one.
+    The learner is only given the rows that its next update needs. With a lag of 0, all actors pause before an update,
+    because experience collected during the update would be too old for the next one.
     """
 
     holds_back = True
@@ -236,20 +235,20 @@ class ByUpdates(Shared):
         self._trainer = trainer
         self._max_lag = max_lag
         self._seen_version = trainer.publisher.version
-        self._learned = 0  # rows that updates have used up
+        self._learned = 0  # rows consumed by updates
         self._put_before = 0  # ``source.rows_put`` at the last update
-        self._shared_at = -1  # ``consumed`` when rows were last shared out
+        self._shared_at = -1  # ``consumed`` when rows were last divided between actors
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:
         version = self._trainer.publisher.version
         if version != self._seen_version:
             self._seen_version, self._learned, self._put_before = version, self.source.drained, self.source.rows_put
-        # Rows beyond those that the next update needs count as consumed as soon as they are known. So with a lag, the
-        # experience for the following update is complete in time, even if the next update takes more than it needs.
+        # Rows beyond what the next update needs are counted as consumed early. So with a lag, the experience for the
+        # following update is complete in time, even if the next update takes more rows than it needs.
         self.consumed = max(self.consumed, self._learned + max(0, self._fed - self._buffer_size - 1))
-        # After an update even a small raise is worth a message: the next update may need exactly these rows.
+        # After an update, send even small raises: the next update may need exactly these rows.
         any_amount, self._shared_at = self.consumed != self._shared_at, self.consumed
-        # With a lag of 0 the learner has time to answer, so half of the remaining rows are kept for the actor that
+        # With a lag of 0, there is time to send another raise. So keep half of the remaining rows for the actor that
         # finishes first.
         num_actors = len(self.accounts)
         parts = num_actors if self._max_lag or num_actors == 1 else 2 * num_actors
@@ -257,7 +256,7 @@ class ByUpdates(Shared):
 
     @property
     def _fed(self) -> int:
-        """Number of rows that the learner was given since the last update."""
+        """Number of rows given to the learner since the last update."""
         return self.source.rows_put - self._put_before
 
     def recalls(self) -> Iterator[tuple[int, Allowance]]:
@@ -271,10 +270,10 @@ class ByUpdates(Shared):
             waiting = sum(each.rows for each in inbox if not isinstance(each, Marker))
             completes = self._fed + waiting > self._buffer_size
             return not completes or not any(each.left or each.is_recalled for each in self.accounts.values())
-        # If part of the experience was too old, the learner is not due yet and needs more.
+        # If part of the experience was too old, the learner cannot update yet and needs more.
         if self._fed <= self._buffer_size or not self.source or not self._trainer.is_due():
             return True
-        # If a chunk would be too old after the update, it is better to learn from it now.
+        # If the chunk would be too old after the update, let this update use it.
         chunk = inbox[0]
         assert not isinstance(chunk, Marker)
         return self._trainer.publisher.version + 1 - chunk.newest_of_last() > self._max_lag

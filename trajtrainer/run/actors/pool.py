@@ -1,4 +1,4 @@
-"""The actors of a run, as its loop sees them: one or many, in the loop itself, in threads, processes or on nodes.
+"""Manages the actors of a run, which run in the main loop, in threads, in processes or on nodes of a cluster.
 
 Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the two channels::
 
@@ -15,13 +15,13 @@ Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the 
       its limit                                   at most 0.25 s                           but only in its own thread
 
 An actor in the loop adds finished steps to the source at once. It only waits for environments: if it is at its limit,
-``InlineTransport.poll`` waits for the trainer's thread instead. With actors elsewhere, a trainer calls
+``InlineTransport.poll`` waits for the trainer's thread instead. If actors run outside the loop, the trainer calls
 ``ActorPool.synchronize`` during its updates.
 
-Ownership: the rows of a chunk belong to the actor until it hands them over. Then they are in the transport's memory (a
-block, an object, or the same pool of rows), which the chunk in the source refers to, until the trainer drains the
-source and frees them. Weights in transit belong to the transport until the actor answers (``Synchronized``). The pacing
-and its accounts belong to the loop's thread.
+Ownership: the rows of a chunk belong to the actor until it hands them over. After that, they are in the transport's
+memory (a shared memory block, an object in the object store, or the same row pool), and the source holds a reference
+until the trainer drains it and frees the rows. Weights in transit belong to the transport until the actor responds with
+``Synchronized``. Only the loop's thread uses the pacing and its accounts.
 
 If an actor is killed, its unfinished episodes and the steps that it has not handed over are lost. If the learner is
 killed, everything since the last checkpoint is lost. If a player is killed, only that player's episodes are lost.
@@ -53,18 +53,18 @@ _LOGGER = logging.getLogger(__name__)
 class ActorPool:
     """Handles the reports of a run's actors, and sends them allowances, policies and parameters.
 
-    The constructor starts all actors and returns when the first one has its environments; the others join when they are
-    ready. An actor that dies is restarted within the quotas in the settings; beyond them it is left out, and the others
-    continue. All actors read raw images in the same order: an actor that detects a different order than the first one
-    is restarted with the first actor's order, before it acts.
+    The constructor starts all actors and returns when the first one is ready; the others join later. An actor that dies
+    is restarted, up to the limits in the settings. After that, the run continues without it. All actors read raw images
+    in the same order: an actor that detects a different order than the first one is restarted with the first actor's
+    order, before it acts.
 
     Args:
         transport: the transport, which has not started any actors yet.
-        settings: environment settings with the quotas for restarts.
-        workers: the largest number of environments of one actor.
+        settings: environment settings, including the limits for restarts.
+        workers: the largest number of environments that one actor has.
         timers: timers of the run.
-        actors: actor settings with the differences between actors; None if there are none.
-        patience_s: maximum silence of an actor that could be collecting, in seconds; None for no limit.
+        actors: actor settings with overrides for single actors; None without overrides.
+        patience_s: an actor that has work to do but sends no report for this many seconds is restarted; None for never.
         clock: returns the time in seconds.
 
     Raises:
@@ -73,10 +73,10 @@ class ActorPool:
 
     Attributes:
         make_learner: makes the learner of a new behavior; set before the first ``collect``.
-        on_messages: called with the number of messages from environments that were recorded since the last call, and
-            whose finished trajectories have arrived.
+        on_messages: called with the number of environment messages that actors have recorded since the last call, after
+            the trajectories that these messages finished have arrived.
         links: behavior name -> link to its actors, in order of appearance.
-        image_order: order of the raw images of all actors; ``AUTO`` until the first actor has detected it.
+        image_order: raw image order of all actors; ``AUTO`` until the first actor has detected it.
         has_met_behaviors: True once an environment has reported a behavior.
     """
 
@@ -98,7 +98,7 @@ class ActorPool:
         self.make_learner: Callable[[messages.NewBehavior], Learner] | None = None
         self.on_messages: Callable[[int], object] = lambda _: None
         self.has_met_behaviors = False
-        self._num_seen = 0  # messages
+        self._num_seen = 0
         self._stride = workers
         self._timers = timers
         self._overrides = [None if actors is None else actors.override(n) for n in range(len(transport))]
@@ -130,7 +130,7 @@ class ActorPool:
     # The environment.
 
     def reset(self, parameters: Parameters) -> None:
-        """Make all actors restart all episodes, against the opponents that the learner has chosen."""
+        """Restart all episodes of all actors, against the currently assigned opponents."""
         for link in self.links.values():
             link.synchronize()
         self._is_running = True
@@ -143,7 +143,7 @@ class ActorPool:
         self._set(messages.SetParameters, parameters, *self.members)
 
     def close(self) -> None:
-        """End all actors and wait until they are gone. May be called more than once."""
+        """Stop all actors and wait until they have exited. Can be called more than once."""
         self.transport.close()
 
     def kill(self) -> None:
@@ -162,14 +162,14 @@ class ActorPool:
 
     @property
     def num_messages(self) -> int:
-        """Number of environment steps of all actors, including those that have died."""
+        """Number of environment steps of all actors, including actors that have died."""
         return sum(each.before.environment_steps + each.progress.environment_steps for each in self.histories)
 
     def collect(self, timeout_s: float | None = None) -> None:
-        """Handle reports from actors, and let them continue. Waits up to ``timeout_s`` for a first report.
+        """Handle reports from actors, and send new allowances. Waits up to ``timeout_s`` seconds for a first report.
 
         Raises:
-            EnvironmentFaultError: the last actor failed for good.
+            EnvironmentFaultError: the last remaining actor failed.
             TrajtrainerError: an error that a restart cannot fix.
         """
         links = self.links.values()
@@ -185,7 +185,7 @@ class ActorPool:
         for link in links:
             num_seen += link.feed()
         full = [link for link in links if link.pacing.is_full]
-        if len(full) < len(links):  # Actors still collect for other behaviors, which the full ones must not hold up.
+        if len(full) < len(links):  # Other behaviors still need experience, so these must not stop the actors.
             for link in full:
                 link.lift_limits()
         if self.transport.runs_meanwhile:
@@ -195,11 +195,12 @@ class ActorPool:
             self._resolve_deadlocks()
 
     def _resolve_deadlocks(self) -> None:
-        """Resolve deadlocks. Called when nothing has arrived, so everything may be waiting for everything else.
+        """Resolve deadlocks. Called when no reports have arrived, so actors and learner may be waiting for each other.
 
-        Within a behavior, all actors may wait at their limits while the learner cannot use what they have sent. Also,
-        an actor steps all its behaviors together, so each behavior may need rows from an actor that has used up its
-        share of another one. Then one actor may collect everything that is left.
+        Within a behavior, all actors may be at their limits although the learner needs more rows before it can
+        continue. There may also be a deadlock between behaviors, because an actor steps all its behaviors together:
+        each behavior may need rows from an actor that has used up its share of another behavior. In this case, one
+        actor may collect all remaining rows.
         """
         links = self.links.values()
         for link in links:
@@ -211,26 +212,27 @@ class ActorPool:
                 link.lend(working[0])
 
     def synchronize(self) -> int:
-        """Handle reports and let actors continue. Called during updates. Returns the number of reports."""
+        """Handle reports and send new weights and allowances. Called during updates. Returns the number of reports."""
         num_reports = self.transport.poll(0.0, self._handle)
         for link in self.links.values():
             link.synchronize()
         return num_reports
 
     def finish(self) -> None:
-        """Give the trainers everything that has arrived, even what the pacing holds back, because the run is ending."""
+        """Give the trainers all experience at the end of the run, including experience that the pacing holds back."""
         if self.transport.runs_meanwhile:
-            with suppress(EnvironmentFaultError):  # An actor that fails now is no longer needed.
+            with suppress(EnvironmentFaultError):  # At the end of the run, failed actors do not matter.
                 self.transport.poll(0.0, self._handle)
         for link in self.links.values():
             link.feed(everything=True)
 
     def add(self, learner: Learner) -> BehaviorLink:
-        """Add a behavior. From then on, actors that encounter it act for it."""
+        """Add a behavior, which actors may then act for."""
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
         if link.source is not None:
-            # Actors elsewhere continue during an update; one in the loop waits in ``poll`` for the trainer's thread.
+            # Actors outside the loop continue during an update. An actor in the loop may be waiting for the trainer in
+            # ``poll``.
             link.source.on_progress = self.synchronize if self.transport.runs_meanwhile else self.transport.wake
             link.source.on_consumed = self.transport.wake
         self.transport.add(link)
@@ -268,7 +270,7 @@ class ActorPool:
                 self.links[report.behavior].receive(number, report)
 
     def _meet(self, number: int, found: messages.NewBehavior) -> None:
-        """Let an actor act for a behavior that it has encountered, if sensors and actions are as in other actors."""
+        """Let an actor act for a new behavior, if its sensors and actions match those in the other actors."""
         assert self.make_learner is not None
         self.has_met_behaviors = True
         name = found.behavior_id.name
@@ -282,7 +284,7 @@ class ActorPool:
                 self.image_order.value,
             )
             self._drop(number)
-            self._supervisor.restart(number)  # Its next task specifies the order.
+            self._supervisor.restart(number)  # ActorTask includes the order.
             return
         link = self.links.get(name) or self.add(self.make_learner(found))
         context = link.learner.trainer.context
@@ -306,7 +308,7 @@ class ActorPool:
     # Failures.
 
     def _restart_silent(self) -> None:
-        """Restart actors that are alive and have work to do, but no longer report: they are suspended or stuck."""
+        """Restart actors that are running and have work to do, but send no reports: they may be suspended or stuck."""
 
         def has_no_work(number: int) -> bool:
             return self.members[number].phase is Phase.WORKING and (not self._is_running or self._waits(number))
@@ -317,13 +319,14 @@ class ActorPool:
             self._fail(number, messages.ActorDiedError(reason))
 
     def _waits(self, number: int) -> bool:
-        """Return whether an actor waits for the learner: it is at a limit and has answered all orders."""
+        """Return whether an actor is waiting for the learner: it has reached a limit and answered all orders."""
         links = self.links.values()
         return any(link.is_at_limit(number) for link in links) and not any(link.owes(number) for link in links)
 
     def _fail(self, number: int, error: Exception) -> None:
         self._reset_actor(number)
-        # An actor that is still alive has used up the quotas of its environments: restarting it would not help.
+        # An actor process that survives has exceeded the restart limits of its environments, so restarting it would not
+        # help.
         died = isinstance(error, messages.ActorDiedError)
         self._supervisor.failed(number, error, None if died else "its environments have failed permanently")
 
@@ -332,7 +335,7 @@ class ActorPool:
         self.transport.drop(number)
 
     def _reset_actor(self, number: int) -> None:
-        """Close the accounts of an actor that is gone, so that a new one can take its place."""
+        """Close the accounts of an actor that has ended, so that another actor can use its number."""
         history = self.histories[number]
         history.before, history.progress = history.total, messages.Progress()
         for link in self.links.values():
@@ -340,7 +343,7 @@ class ActorPool:
 
 
 def _is_hopeless(_member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
-    """Return whether no restart can fix this fault. Some faults are only hopeless until the first actor has started."""
+    """Return whether restarting cannot fix a fault. For some faults, this only applies before any actor has started."""
     if isinstance(fault, PlayerVersionError | messages.TransportLostError):
         return True
     return not has_begun and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

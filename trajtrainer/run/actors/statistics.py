@@ -1,4 +1,4 @@
-"""Statistics of each actor: for summaries, for a table at the end of the run, and for ``timers.json``."""
+"""Statistics of the actors, for summaries, for ``timers.json`` and for a table at the end of the run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _COLUMNS = (
 
 
 class ActorReport:
-    """A report with one row per actor. It is empty until ``pool`` is set, and always for an actor in the loop."""
+    """Reports statistics of each actor outside the loop. Empty until ``pool`` is set."""
 
     def __init__(self) -> None:
         self.pool: ActorPool | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one mapping per actor, as in ``timers.json``. Times include earlier starts of the actor."""
+        """Return one mapping per actor, in the format of ``timers.json``. Times include the time before restarts."""
         if self.pool is None:
             return []
         rows = []
@@ -61,7 +61,7 @@ class ActorReport:
         return rows
 
     def table(self) -> list[str]:
-        """Return the lines of a table; an empty list without actors."""
+        """Return the lines of a table; empty if there are no actors outside the loop."""
         rows = self.rows()
         if not rows:
             return []
@@ -71,7 +71,7 @@ class ActorReport:
         return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
 
     def summary(self) -> str:
-        """Return how many actors are working and how much they wait, for the live view; empty without actors."""
+        """Return the number of working actors and their average waiting time; empty if there are no actors."""
         rows = self.rows()
         if not rows:
             return ""
@@ -84,7 +84,7 @@ def _is_working(member: Member) -> bool:
 
 
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with the shares of the actor's time added."""
+    """Return the row plus the fractions of the actor's time."""
     seconds = max(row["collecting_s"] + row["waiting_s"] + row["synchronizing_s"], 1e-9)
     shares = {name: row[f"{name}_s"] / seconds for name in ("stepping", "acting", "waiting")}
     each = 1e3 * row["synchronizing_s"] / max(1, row["synchronizations"])
@@ -92,14 +92,14 @@ def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class ActorStatistics:
-    """A source of statistics about all actors between two summaries of one behavior."""
+    """Computes statistics of all actors since the last summary of a behavior."""
 
     def __init__(self, pool: ActorPool) -> None:
         self._pool = pool
         self._before = self._now()
 
     def __call__(self) -> dict[str, float]:
-        """Return the value of each tag. Shares refer to the time of all actors together, or to the learner's time."""
+        """Return the value of each tag. Fractions are of the total time of all actors, except for ``Learner Busy``."""
         before, self._before = self._before, self._now()
         seconds, waited, stepping, acting, waiting, total, synchronized = (
             now - then for now, then in zip(self._before, before, strict=True)

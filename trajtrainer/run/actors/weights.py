@@ -14,7 +14,7 @@ from trajtrainer.experience.source import aligned_bytes
 
 
 class WeightsLayout:
-    """The layout of a policy's weights in one block of bytes. The entries of its ``state_dict`` must be on the CPU."""
+    """The layout of a policy's weights in one block of bytes. All tensors must be on the CPU."""
 
     def __init__(self, entries: Mapping[str, Tensor]) -> None:
         self._entries = {
@@ -31,7 +31,7 @@ class WeightsLayout:
         return found
 
     def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
-        """Return a new buffer with a copy of these weights."""
+        """Return a new buffer that contains a copy of these weights."""
         buffer = np.zeros(self.size, np.uint8)
         for name, place in self.over(buffer).items():
             place[...] = entries[name].numpy()

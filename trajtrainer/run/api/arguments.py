@@ -39,7 +39,7 @@ def combine_arguments(
         options: ``Flag.name`` -> value; None if the option was not given.
         env_args: as for ``learn``.
         episodes: as for ``learn``.
-        source: names the call, for messages.
+        source: name of the called function, for error messages.
 
     Raises:
         SettingsError: an argument is invalid.
@@ -80,7 +80,7 @@ def at_least_one(number: object, name: str, source: str) -> int:
     """Check that ``number`` is a whole number of at least 1, and return it.
 
     Raises:
-        SettingsError: ``number`` is anything else.
+        SettingsError: it is not.
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise SettingsError(f"{source}: {name} is {number!r}, expected a whole number of at least 1.")
@@ -105,7 +105,7 @@ def name_of(environment: EnvironmentSource | None, source: str) -> str | None:
 
 
 def maker(environment: EnvironmentSource | None) -> Callable[[RunSettings, RunFolder], Environment]:
-    """Return the factory of a run's environment."""
+    """Return the factory that creates a run's environments."""
     if environment is None or isinstance(environment, str):
         return make_environment
     return functools.partial(_made_by, _NewEachTime(environment))
@@ -116,9 +116,10 @@ def _made_by(factory: _NewEachTime, settings: RunSettings, _folder: RunFolder) -
 
 
 class _NewEachTime:
-    """A factory that fails if the user's factory returns the same environment again.
+    """Wraps the user's factory, and raises an error if it returns the same environment twice.
 
-    An evaluation in the training environment would disturb the training. Picklable if the user's factory is.
+    Otherwise, evaluations would run in the training environment and disturb training. Picklable if the user's factory
+    is.
     """
 
     def __init__(self, factory: Callable[..., Any]) -> None:

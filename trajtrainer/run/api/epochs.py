@@ -1,4 +1,4 @@
-"""Epochs: parts of a run with a given number of steps, and the statistics of each epoch."""
+"""Splits a run into epochs with a given number of steps, and computes the statistics of each epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCH_STEPS = 10_000
 
 _EPISODE_LENGTH = "Environment/Episode Length"
 _LOSSES = "Losses/"
-# Timer -> phase.
+# Maps each timer to its phase.
 _PHASES = {
     "env_step": "collect",
     "evaluation": "evaluate",
@@ -30,11 +30,11 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class PhaseStats:
-    """The time that one kind of work took in an epoch.
+    """Time spent in one phase of an epoch, such as learning.
 
     Attributes:
-        seconds: seconds spent in all threads together.
-        steps_per_second: agent steps of the epoch per second of this work; NaN if there was no such work.
+        seconds: total time in seconds, summed over all threads.
+        steps_per_second: agent steps in the epoch, divided by ``seconds``; NaN if no time was spent.
     """
 
     seconds: float
@@ -43,13 +43,14 @@ class PhaseStats:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStats:
-    """The episodes that ended in an epoch.
+    """Statistics of the episodes that ended in an epoch.
 
     Attributes:
         number: number of episodes.
-        returns: the sum of the environment's rewards in each episode.
-        lengths: lengths in agent steps, which are one more than ML-Agents' count in the tag
-            ``Environment/Episode Length``. Episodes that have just ended may be counted here before their returns are.
+        returns: distribution of the sum of the environment's rewards per episode.
+        lengths: distribution of the lengths in agent steps. They are one higher than ML-Agents' values in the tag
+            ``Environment/Episode Length``. Episodes that have just ended may be included here before they are included
+            in ``returns``.
     """
 
     number: int
@@ -59,21 +60,21 @@ class EpisodeStats:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorStats:
-    """One behavior in an epoch.
+    """Statistics of one behavior in an epoch.
 
     Attributes:
         name: name of the behavior.
         steps: agent steps that its trainer has processed in this epoch.
         total_steps: agent steps in the whole run, including earlier sessions.
-        gradient_steps: gradient steps made in this epoch.
+        gradient_steps: gradient steps in this epoch.
         total_gradient_steps: gradient steps in the whole run, including earlier sessions.
         episodes: the episodes that ended in this epoch.
         losses: name ("Policy Loss") -> distribution of the reported values: one per update with PPO and POCA, one per
             gradient step with SAC.
-        statistics: the same for all statistics, by TensorBoard tag ("Policy/Entropy").
+        statistics: TensorBoard tag ("Policy/Entropy") -> distribution, for all statistics.
         evaluation: the newest evaluation of this session; None before the first.
         best: the best model so far; None before the first, and with ``inference``.
-        elo: rating of the current policy with self-play, otherwise None.
+        elo: rating of the current policy; None without self-play.
     """
 
     name: str
@@ -91,15 +92,16 @@ class BehaviorStats:
 
 @dataclass(frozen=True, slots=True)
 class EpochStats:
-    """One epoch of a run.
+    """Statistics of one epoch of a run.
 
     Attributes:
-        epoch: number of the epoch, starting from 1. A resumed run continues counting.
+        epoch: number of the epoch, starting from 1. A resumed run continues the numbering.
         behaviors: statistics of each behavior by name, in order of appearance.
-        environment_steps: number of environment steps. Copies in one process are stepped together, and count as one.
+        environment_steps: number of environment steps. Copies in the same process are stepped together, which counts as
+            one step.
         seconds: seconds since the end of the previous epoch.
-        phases: "collect", "learn", "evaluate" and "save" -> the time spent. Evaluations in another process do not
-            count.
+        phases: "collect", "learn", "evaluate" and "save" -> time spent. Evaluations in other processes are not
+            included.
         lessons: environment parameter -> name of its current lesson.
     """
 
@@ -140,14 +142,14 @@ class EpochStats:
 class EpochMeter:
     """Determines when an epoch is over, and collects its statistics.
 
-    Epoch n is over as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
-    earlier sessions included. Trainers process whole trajectories, several at a time, so an epoch may be somewhat
-    longer or shorter than ``steps``. If a single pass completes several epochs, they count as one. The remaining steps
-    at the end of the run are an epoch as well.
+    Epoch n ends as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
+    including earlier sessions. Trainers process whole trajectories, several at a time, so an epoch may be somewhat
+    longer or shorter than ``steps``. If several epochs end in the same iteration of the loop, they are merged into one.
+    The remaining steps at the end of the run form another epoch.
     """
 
     def __init__(self, loop: TrainingLoop, steps: int) -> None:
-        """Start with the current state of the loop.
+        """Start the first epoch at the current state of the loop.
 
         Args:
             loop: the loop of the run.
@@ -162,7 +164,7 @@ class EpochMeter:
         self._phases = self._seconds()
         for name, behavior in loop.behaviors.items():
             self._begins[name] = _Count.of(behavior)
-            behavior.trainer.reporter.distributions()  # discards earlier values
+            behavior.trainer.reporter.distributions()  # discard earlier values
         self._last = self._total() // steps
 
     @property
@@ -171,10 +173,10 @@ class EpochMeter:
         return self._last + 1
 
     def is_over(self) -> bool:
-        """Return whether the current epoch is over. Cheap, because it is called after every pass."""
+        """Return whether the current epoch is over. Called after every iteration of the loop, so it must be fast."""
         behaviors = self._loop.behaviors
         if len(behaviors) != len(self._begins):
-            # The steps that a resumed behavior had before it appeared count as steps of earlier epochs.
+            # If a resumed behavior appears, its steps in earlier sessions count towards earlier epochs.
             for name, behavior in behaviors.items():
                 if name not in self._begins:
                     self._begins[name] = _Count.at_first(behavior)
@@ -182,7 +184,8 @@ class EpochMeter:
             self._last = max(self._last, before // self._steps)
         if self._total() // self._steps <= self._last:
             return False
-        # The last epoch lasts until the end of the run. Otherwise the few steps beyond max_steps would be an epoch.
+        # Extend the last epoch to the end of the run. Otherwise, the few steps beyond max_steps would form another
+        # epoch.
         trainers = [behavior.trainer for behavior in behaviors.values()]
         return not self._loop.run.is_training or any(
             trainer.should_still_train and trainer.step < trainer.context.settings.max_steps for trainer in trainers
@@ -213,7 +216,7 @@ class EpochMeter:
         )
 
     def rest(self) -> EpochStats | None:
-        """Return the epoch that the end of the run has cut short; None if nothing happened in it."""
+        """Return the incomplete epoch at the end of the run; None if it has no steps."""
         steps = {name: behavior.trainer.step for name, behavior in self._loop.behaviors.items()}
         began = {name: count.steps for name, count in self._begins.items()}
         return None if steps == began else self.finish()
@@ -227,7 +230,7 @@ class EpochMeter:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """Steps and gradient steps of a behavior at some point in time."""
+    """Step counts of a behavior at some point in time."""
 
     steps: int
     gradient_steps: int

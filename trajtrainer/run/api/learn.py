@@ -1,4 +1,4 @@
-"""``trajtrainer.learn``: a run from Python instead of the command line."""
+"""``trajtrainer.learn``: starts a run from Python instead of the command line."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def learn(
     on_best: Callable[[BestCheckpoint], object] | None = None,
     on_checkpoint: Callable[[SavedCheckpoint], object] | None = None,
 ) -> LearnResult:
-    """Train all behaviors of an environment until they are done, as ``trajtrainer learn`` does.
+    """Train all behaviors of an environment until they are done, like ``trajtrainer learn``.
 
     >>> import trajtrainer  # doctest: +SKIP
     >>> result = trajtrainer.learn("config/gym/CartPole.yaml", "gym:CartPole-v1", run_id="pole")
     >>> result.behaviors["CartPole-v1"].mean_reward
     500.0
 
-    Signals are handled as on the command line if this runs in the main thread, and left alone otherwise. The first
-    SIGINT or SIGTERM stops the run in an orderly way, saves everything, and then raises ``KeyboardInterrupt`` or
-    ``SystemExit`` as usual. Another signal at least 5 s later raises at once, without saving. If the environment or a
-    statistics writer does not return, everything is saved without waiting for it, but the program keeps waiting for it
-    until another signal arrives. Callbacks are called in the calling thread, between two steps of the run, which waits
-    for them. Inside a callback, a signal raises at once. An exception in a callback also stops the run in an orderly
-    way.
+    In the main thread, signals are handled as on the command line. In other threads, signal handlers are not changed.
+    The first SIGINT or SIGTERM stops the run, saves everything, and then raises ``KeyboardInterrupt`` or ``SystemExit``
+    as usual. Another signal at least 5 s later raises the exception immediately, without saving. If the environment or
+    a statistics writer hangs, everything is saved, but the program waits until the call returns or another signal
+    arrives. Callbacks are called in the calling thread between two steps of the run, which waits until they return.
+    Inside a callback, a signal raises its exception immediately. If a callback raises an exception, the run is stopped
+    and everything is saved.
 
-    A process can do several runs in succession: torch's number of threads, the global random generators and the log's
-    handlers are restored. The seed of a run does not affect other runs.
+    A process can start several runs in succession. At the end of each run, torch's number of threads, the global random
+    generators and the logging handlers are restored. The seed of a run does not affect other runs.
 
     Args:
         settings: a YAML file, ``builtin:NAME`` for a file that comes with this package, a mapping with the same
@@ -62,24 +62,25 @@ def learn(
             callable that returns a Gymnasium environment (vectorized or not), a PettingZoo environment or an
             ``mlagents_envs`` BaseEnv (``envs.python.factories.from_factory`` describes the callable's arguments). None
             for the environment in the settings or, if they have none, the Unity Editor.
-        run_id: this and the following arguments override the settings; None keeps the value in the settings.
-        results_dir: folder of all runs.
+        run_id: name of the run. This and the following arguments override the settings; None keeps the value in the
+            settings.
+        results_dir: folder that contains all runs.
         resume: continue an earlier run with this ``run_id``.
-        force: start again; an earlier run with this ``run_id`` is kept as ``<run_id>.old``.
+        force: start from scratch. An earlier run with this ``run_id`` is renamed to ``<run_id>.old``.
         initialize_from: the ``run_id`` of the run whose weights to start with.
-        inference: only act, and write nothing, until ``episodes`` have ended or SIGINT arrives (which then raises
-            nothing: the result is returned).
-        seed: random seed; -1 draws one.
+        inference: act without training or writing files, until ``episodes`` have ended or SIGINT arrives. In this case
+            SIGINT does not raise an exception: the result is returned.
+        seed: random seed; -1 for a random one.
         num_envs: the number of copies of the environment.
         env_args: for a Python environment its keyword arguments, as a mapping or as "key=value" strings; for a Unity
-            build or a built-in simulation its command line, as a list or a mapping: {"agents": 2} is "--agents 2", True
-            makes an option without a value, and a name that starts with a dash is used unchanged.
-        episodes: only with ``inference``: end when each behavior has finished at least this many episodes.
+            build or a built-in simulation its command line, as a list or a mapping: {"agents": 2} becomes "--agents 2",
+            True becomes an option without a value, and names that start with a dash are used unchanged.
+        episodes: only with ``inference``: stop when each behavior has finished at least this many episodes.
         torch_device: device of the networks, such as "cpu" or "cuda:1".
-        verbose: print the log to stdout, and show progress on a terminal. Otherwise the log goes to the program's own
-            ``logging``, whose level also applies to ``run_logs/trainer.log``.
+        verbose: print the log to stdout, and show progress on a terminal. Otherwise, log records are only passed to
+            Python's ``logging``, whose level also applies to ``run_logs/trainer.log``.
         epoch_steps: number of agent steps in an epoch, for all behaviors together; see ``Training.epochs``.
-        max_epochs: the number of the last epoch; epochs of earlier sessions count.
+        max_epochs: the number of the last epoch, counting from the first session of the run.
         on_epoch: called with the ``EpochStats`` of each epoch.
         stop_when: also called with the ``EpochStats`` of each epoch; the run ends if it returns True.
         on_evaluation: called with the ``Evaluation`` of a behavior after each evaluation.
@@ -87,8 +88,8 @@ def learn(
         on_checkpoint: called with the ``SavedCheckpoint`` of each checkpoint, including the last one.
 
     Raises:
-        TrajtrainerError: an error of a subclass (``SettingsError``, ``EnvironmentFaultError``, ...) ended the run
-            early. Everything trained until then has been saved.
+        TrajtrainerError: an error ended the run early, such as a ``SettingsError`` or an ``EnvironmentFaultError``. The
+            training up to this point has been saved.
     """
     training = Training(
         settings,

@@ -24,13 +24,12 @@ class BehaviorResult:
 
     Attributes:
         name: name of the behavior.
-        steps: agent steps trained so far, including earlier sessions.
-        mean_reward: mean return of the episodes in the last summary, including group rewards; before the first summary
-            and with ``inference``, of all episodes. None if there were no episodes.
-        num_episodes: the number of these episodes.
+        steps: number of agent steps, including earlier sessions.
+        mean_reward: mean return of the episodes in the last summary, including group rewards. Before the first summary
+            and with ``inference``, it is the mean over all episodes. None if no episode has ended.
+        num_episodes: number of episodes in ``mean_reward``.
         summary_step: the step of that summary; None if ``mean_reward`` is over all episodes.
-        checkpoint: the checkpoint that ``resume`` and ``initialize_from`` read; None if nothing was written
-            (inference).
+        checkpoint: the checkpoint that ``resume`` and ``initialize_from`` read; None with ``inference``.
         onnx: the exported policy; None if it was not written or could not be exported.
     """
 
@@ -62,7 +61,7 @@ class LearnResult:
 
     Attributes:
         behaviors: name -> result, in order of appearance.
-        run_folder: the folder with all files (absolute, like all paths here).
+        run_folder: the folder that contains all files. All paths in a result are absolute.
         settings: settings of the run, with all defaults and the seed filled in.
     """
 
@@ -71,7 +70,7 @@ class LearnResult:
     settings: RunSettings
 
     def __repr__(self) -> str:
-        # On one line, without the settings, which would fill pages.
+        # A single line, without the settings, which are long.
         parts = [str(self.run_folder), *(each._in_short for each in self.behaviors.values())]
         return f"<LearnResult {'; '.join(parts)}>"
 
@@ -79,15 +78,15 @@ class LearnResult:
         return f"{_table(list(self.behaviors.values()))}<p>{escape(str(self.run_folder))}</p>"
 
     def curves(self) -> dict[str, dict[str, Series]]:
-        """Return the statistics of the whole run, including earlier sessions, as behavior -> tag -> ``Series``.
+        """Return the TensorBoard statistics of the run, including earlier sessions, as behavior -> tag -> ``Series``.
 
         A ``Series`` has the arrays ``steps`` and ``values``. If there are more than 8,192 summaries, neighboring
-        summaries share a point: ``values`` are then their means, and ``low`` and ``high`` their extremes.
+        summaries are merged: ``values`` contains their means, ``low`` and ``high`` their minimum and maximum.
 
         Raises:
             OSError: an event file cannot be read.
         """
-        from trajtrainer.policies.folder.series import read_scalars  # lazy import: training does not need it
+        from trajtrainer.policies.folder.series import read_scalars  # lazy import: not needed for training
 
         folders = {name: self.run_folder / behavior_file_name(name) for name in self.behaviors}
         return {name: read_scalars(folder) for name, folder in folders.items()}

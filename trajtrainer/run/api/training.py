@@ -1,7 +1,7 @@
-"""``trajtrainer.Training``: a run from Python, as an iterator over its epochs.
+"""``trajtrainer.Training``: a run in a Python program, which iterates over its epochs.
 
-The run is a guest in the user's program, which keeps control of signals (``GuestStop``), torch's number of threads and
-the global random generators (``ProcessState``).
+The run must not interfere with the program's signals (``GuestStop``), its number of torch threads or the global random
+generators (``ProcessState``).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ T = TypeVar("T")
 
 
 class GuestStop(StopRequest):
-    """A stop request inside a user's program, such as a notebook kernel, which signals must not kill.
+    """A stop request for runs inside a user's program, such as a notebook kernel. Signals do not exit the process.
 
     Attributes:
-        raises: True if a signal raises at once, because the program's own code is running and the run is at rest.
+        raises: True if a signal raises its exception immediately, because the program's own code is running.
     """
 
     ends_process = False
@@ -66,7 +66,7 @@ class GuestStop(StopRequest):
             self.raise_signal()
 
     def abort(self, number: int) -> None:
-        # This exits the run without saving, but not the program.
+        # The run ends without saving, but the program continues.
         self.is_aborted = True
         self.emergency()
         if threading.current_thread() is threading.main_thread():
@@ -74,7 +74,7 @@ class GuestStop(StopRequest):
             self.raise_signal()
 
     def raise_signal(self) -> None:
-        """Raise the exception that the signal would have raised without the run. Does nothing if there was no signal.
+        """Raise the exception that the signal normally raises. Does nothing if there was no signal.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
@@ -89,8 +89,8 @@ class GuestStop(StopRequest):
 class ProcessState:
     """Process-wide state that differs between a run and the surrounding program.
 
-    It consists of torch's number of threads and the states of the global random generators (networks have their own
-    generators, but environments may use the global ones). The run starts with a copy of the program's state.
+    It contains torch's number of threads and the states of the global random generators, which environments may use.
+    The run starts with a copy of the program's state.
     """
 
     def __init__(self) -> None:
@@ -116,13 +116,13 @@ class ProcessState:
 
 
 def _state() -> tuple[int, torch.Tensor, Any, Any]:
-    # Not the device's default generators, which trajtrainer never uses: it has its own generator objects.
+    # Without the default generators of GPUs: trajtrainer does not use them, because it has its own generators.
     return torch.get_num_threads(), torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
 @dataclass(eq=False, repr=False)
 class Training:
-    """A run as a context manager, with an iterator over its epochs. Takes the arguments of ``learn``.
+    """A run as a context manager, with an iterator over its epochs. The arguments are those of ``learn``.
 
     >>> import trajtrainer  # doctest: +SKIP
     >>> with trajtrainer.Training("builtin:gym/CartPole", "gym:CartPole-v1", run_id="pole") as training:
@@ -132,10 +132,10 @@ class Training:
     ...             break
     >>> training.result.behaviors["CartPole-v1"].onnx
 
-    However the block ends, the run ends in an orderly way and saves everything: after leaving the loop, an exception,
-    Ctrl-C or another signal. A signal raises at once while the program's own code is running, and otherwise at the head
-    of the loop. Training is bit-identical whatever the loop does (except with ``threaded: true``, where trainers keep
-    learning from the experience they have while the loop's body runs).
+    When the block ends, the run is stopped and everything is saved, even after an exception, Ctrl-C or another signal.
+    While the program's own code is running, a signal raises its exception immediately; otherwise, it is raised at the
+    start of the next iteration. The code in the loop does not affect the training, which is bit-identical. The
+    exception is ``threaded: true``: then, trainers keep learning while the body of the loop runs.
     """
 
     settings: SettingsSource = None
@@ -158,7 +158,7 @@ class Training:
     on_evaluation: Callable[[Evaluation], object] | None = None
     on_best: Callable[[BestCheckpoint], object] | None = None
     on_checkpoint: Callable[[SavedCheckpoint], object] | None = None
-    called: str = "Training()"  # for messages
+    called: str = "Training()"  # for error messages
     _stop: GuestStop = field(default_factory=GuestStop, init=False)
     _stack: ExitStack | None = field(default=None, init=False)
     _session: Session | None = field(default=None, init=False)
@@ -208,9 +208,9 @@ class Training:
         """Train, and yield the statistics of each epoch.
 
         Epoch n ends as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
-        earlier sessions of the run included. For behaviors that learn only from demonstrations, gradient steps count
-        instead. Trainers process whole trajectories, several at a time, so an epoch may be somewhat longer or shorter
-        than ``steps``. The last one ends with the run, and may be shorter.
+        including earlier sessions of the run. For behaviors that learn only from demonstrations, gradient steps are
+        counted instead. Trainers process whole trajectories, several at a time, so an epoch may be somewhat longer or
+        shorter than ``steps``. The last epoch ends with the run, and may be shorter.
 
         Args:
             steps: number of steps in an epoch.
@@ -237,7 +237,7 @@ class Training:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the run if it is not done, save everything, and close the environment.
+        """Stop the run if it has not finished, save everything, and close the environment.
 
         Raises:
             TrajtrainerError: one of these actions failed.
@@ -251,7 +251,8 @@ class Training:
         with self._python_names(), self._process.exchanged():
             stop = self._stop
             if stop.signal is not None and not stop.is_aborted and isinstance(error, KeyboardInterrupt | SystemExit):
-                # The signal ends the run in an orderly way, so its exception must not look like a failure of the run.
+                # The signal has stopped the run normally, so do not pass on its exception, which would count as a
+                # failure.
                 self._stack.close()
             else:
                 self._stack.__exit__(kind, error, traceback)
@@ -260,7 +261,7 @@ class Training:
 
     @property
     def result(self) -> LearnResult:
-        """The result so far. After the block, all its files exist.
+        """The result so far. Its files are complete once the ``with`` block has ended.
 
         Raises:
             SettingsError: the run has not started.
@@ -270,7 +271,7 @@ class Training:
         return result_of(self._session)
 
     def _outside(self, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
-        """Wrap a user's callback so that it sees the program's state, not the run's."""
+        """Wrap a user's callback so that it is called with the program's state, not the run's."""
         if function is None:
             return None
 
@@ -307,7 +308,7 @@ class Training:
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """Let a signal interrupt the user's code at once, which is safe because the run is at rest."""
+        """Let signals interrupt the user's code immediately, because nothing in the run is in progress."""
         assert self._session is not None
         assert self._session.loop is not None
         is_ending, run = self._session.loop.is_over or self._is_inference, self._session.loop.run
@@ -328,6 +329,6 @@ class Training:
         return self._session is not None and self._session.settings.checkpoint_settings.inference
 
     def _raise_signal(self) -> None:
-        """Raise the exception that the signal that ended the run would have raised without the run."""
+        """Raise the signal's exception, unless the signal was the normal way to end inference."""
         if not (self._is_inference and self._stop.signal is SIGINT):
             self._stop.raise_signal()

@@ -1,4 +1,4 @@
-"""Base classes for tests that check what a run requires of environments and their schemes."""
+"""Base classes for tests of environments and environment schemes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import EnvironmentScheme
 
 _PATIENCE_S = 60.0
-_ENOUGH = 100_000  # more episodes than are ever played
+_ENOUGH = 100_000  # larger than the number of episodes in any test
 
 
 class EnvironmentContract:
@@ -61,7 +61,7 @@ class EnvironmentSchemeContract:
     env_args: ClassVar[Sequence[str]] = ()
 
     def make(self, num_envs: int = 1) -> Environment:
-        """Make the environment as a run does."""
+        """Create the environment in the same way as a run."""
         path, args = f"scheme:{self.name}", list(self.env_args)
         env = EnvironmentSettings(env_path=path, env_args=args, num_envs=num_envs, seed=1)
         return make_with(self.row, self.name, RunSettings(env_settings=env), LogFolder(None))
@@ -84,7 +84,7 @@ class _Play:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = _Checked(environment)
-        self._announced: dict[str, BehaviorSpec] = {}  # specs are announced once, not again after a reset
+        self._announced: dict[str, BehaviorSpec] = {}  # specs are sent only once, not after every reset
         self.reset()
 
     @property
@@ -92,7 +92,7 @@ class _Play:
         return self.environment.specs
 
     def reset(self) -> None:
-        """Reset all workers without answering their last messages, and play until each has sent a message."""
+        """Reset all workers without answering their previous messages, and play until each one has sent a message."""
         workers = self.environment.num_workers
         game = EpisodeCounter(workers, lambda _, spec, seed: random_policy(spec, seed), _ENOUGH, seed=0)
         self._exchanges = exchanges(
@@ -111,7 +111,7 @@ class _Play:
 
 @contextmanager
 def _playing(environment: Environment) -> Iterator[_Play]:
-    """Start playing an environment, and close it at the end."""
+    """Start an environment and a player for it; close the environment at the end."""
     try:
         yield _Play(environment)
     finally:
@@ -123,7 +123,7 @@ class _Checked:
 
     Attributes:
         specs: (worker, behavior id) -> announced spec.
-        began: workers that have sent a message since the last reset.
+        began: workers that have sent a message after the last reset.
     """
 
     def __init__(self, environment: Environment) -> None:

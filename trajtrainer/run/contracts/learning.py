@@ -1,4 +1,4 @@
-"""Base classes for tests that check what the package requires of algorithms, reward signals and encoders."""
+"""Base classes for tests of algorithms, reward signals and encoders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CPU = torch.device("cpu")
 
 
 def _saved_and_read(state: Any) -> Any:
-    """Return ``state`` after saving and loading it like a checkpoint."""
+    """Save ``state`` as a checkpoint, load it, and return the result."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -44,7 +44,7 @@ def _assert_same(found: Any, expected: Any, path: str = "state") -> None:
     if isinstance(expected, Mapping):
         assert set(found) == set(expected), path
         for key, value in expected.items():
-            if key != "lr":  # schedules set it before every step
+            if key != "lr":  # schedules set the learning rate before every step
                 _assert_same(found[key], value, f"{path}[{key!r}]")
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), path
@@ -57,10 +57,10 @@ def _assert_same(found: Any, expected: Any, path: str = "state") -> None:
 
 
 class RewardSignalContract:
-    """Tests that every reward signal must pass. Set ``row`` and ``name``; override the methods that do not fit.
+    """Tests that every reward signal must pass. Set ``row`` and ``name``; override the methods below if needed.
 
     Attributes:
-        row: row of the signal.
+        row: registry row of the signal.
         name: name of the signal in the YAML.
     """
 
@@ -72,17 +72,17 @@ class RewardSignalContract:
         return vector_spec()
 
     def settings(self) -> RewardSignalSettings:
-        """Return settings with a gamma and a strength that differ from the defaults."""
+        """Return settings with non-default values of ``gamma`` and ``strength``."""
         return self.row.settings(gamma=0.75, strength=0.5)
 
     def make(self, seed: int = 0) -> RewardSignal:
-        """Make a new signal, whose weights depend on the seed."""
+        """Create a new signal. Its weights depend on the seed."""
         torch.manual_seed(seed)
         signal: RewardSignal = resolve(self.row.create)(self.spec(), self.settings(), _CPU)
         return signal
 
     def minibatch(self, seed: int = 0) -> Minibatch:
-        """Return rows to learn from, like those of an update buffer."""
+        """Return a minibatch to learn from."""
         packed = random_steps(self.spec(), seed=seed)
         columns = {name: torch.from_numpy(one).to(torch_dtype(one.dtype)) for name, one in packed.steps.items()}
         return Minibatch(Columns(columns), Columns({}))
@@ -123,11 +123,11 @@ class RewardSignalContract:
 class AlgorithmContract:
     """Tests that every algorithm must pass. Set ``trainer_type`` and ``hyperparameters``.
 
-    Override the methods that do not fit.
+    Override the methods below if needed.
 
     Attributes:
-        trainer_type: name of the algorithm in the YAML; the package must be installed.
-        hyperparameters: hyperparameters in the YAML, with a small buffer.
+        trainer_type: name of the algorithm in the YAML; its package must be installed.
+        hyperparameters: hyperparameters as in the YAML; the buffer should be small.
     """
 
     trainer_type: ClassVar[str]
@@ -151,7 +151,7 @@ class AlgorithmContract:
         )
 
     def make(self, seed: int = 0) -> Algorithm:
-        """Make a new algorithm with its networks and reward signals."""
+        """Create a new algorithm with its networks and reward signals."""
         spec = self.spec()
         return create_algorithm(
             LearningContext(
@@ -168,7 +168,7 @@ class AlgorithmContract:
         )
 
     def train(self, algorithm: Algorithm) -> int:
-        """Give the algorithm experience until it has updated twice, and return the step."""
+        """Feed experience to the algorithm until it has updated twice, and return the step."""
         step = updates = 0
         for number in range(1000):
             size = algorithm.actor.memory_size
@@ -200,7 +200,7 @@ class AlgorithmContract:
     def test_a_seed_gives_the_same_weights_again(self) -> None:
         one, other = self.make(seed=5), self.make(seed=5)
         for algorithm in (one, other):
-            torch.manual_seed(id(algorithm))  # must not matter
+            torch.manual_seed(id(algorithm))  # must not affect the result
             self.train(algorithm)
         _assert_same(learned_state(other)["modules"], learned_state(one)["modules"])
 
@@ -208,7 +208,8 @@ class AlgorithmContract:
         one, other = self.make(seed=1), self.make(seed=2)
         step = self.train(one)
         state = learned_state(one)
-        # ``keys`` and ``layout`` map to ML-Agents' names. They are used to write checkpoints, but not stored in them.
+        # ``keys`` and ``layout`` map to ML-Agents' names. They are needed to write checkpoints, but are not part of
+        # them.
         saved = _saved_and_read({name: part for name, part in state.items() if name not in ("keys", "layout")})
         load_learned(other, saved, resumed_at=step)
         _assert_same(learned_state(other), state)
@@ -221,11 +222,11 @@ class AlgorithmContract:
 
 
 class EncoderContract:
-    """Tests that every image encoder must pass. Set ``row`` and ``name``; override the methods that do not fit.
+    """Tests that every image encoder must pass. Set ``row`` and ``name``; override the methods below if needed.
 
     Attributes:
-        row: row of the encoder.
-        name: name of the encoder in the YAML; the package must be installed.
+        row: registry row of the encoder.
+        name: name of the encoder in the YAML; its package must be installed.
     """
 
     row: ClassVar[EncoderRow]
@@ -236,7 +237,7 @@ class EncoderContract:
         return 3, self.row.smallest_side, self.row.smallest_side + 3
 
     def make(self, size: int = 7) -> nn.Module:
-        """Make a new image encoder whose output has ``size`` numbers."""
+        """Create a new image encoder with ``size`` outputs."""
         encoder: nn.Module = resolve(self.row.create)(self.shape(), size)
         return encoder
 
@@ -261,5 +262,5 @@ class EncoderContract:
         sensor = ObservationSpec(self.shape(), properties, ObservationType.DEFAULT, "picture")
         spec = BehaviorSpec([sensor], ActionSpec(2, (3,)))
         actor = Actor(spec, NetworkSettings(hidden_units=8, num_layers=1, vis_encode_type=self.name))
-        export_policy(actor, spec, tmp_path / "policy.onnx")  # also compares the exported policy with the actor
+        export_policy(actor, spec, tmp_path / "policy.onnx")  # also compares the outputs
         assert (tmp_path / "policy.onnx").stat().st_size > 0

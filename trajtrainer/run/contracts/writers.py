@@ -1,4 +1,4 @@
-"""Base classes for tests that check what a run requires of statistics writers."""
+"""Base class for tests of statistics writers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 
 class StatsWriterContract:
-    """Tests that every statistics writer must pass. Set ``row``; override ``settings`` if it needs more.
+    """Tests that every statistics writer must pass. Set ``row``, and override ``settings`` if needed.
 
     Attributes:
-        row: row of the writer.
+        row: registry row of the writer.
     """
 
     row: ClassVar[StatsWriterRow]
 
     def settings(self, folder: Path) -> RunSettings:
-        """Return the settings of a run that writes into a folder."""
+        """Return the settings of a run that writes into ``folder``."""
         return RunSettings(checkpoint_settings=CheckpointSettings(run_id="run", results_dir=str(folder)))
 
     def make(self, folder: Path) -> list[StatsWriter]:
-        """Make the writers for a run."""
+        """Create the writers for a run."""
         (folder / "run").mkdir(exist_ok=True)
         made: StatsWriter | list[StatsWriter] = resolve(self.row.create)(self.settings(folder))
         return made if isinstance(made, list) else [made]

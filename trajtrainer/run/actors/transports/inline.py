@@ -1,4 +1,4 @@
-"""The transport to an actor in the learner's loop: messages are calls, and rows and policies are shared."""
+"""The transport to an actor in the learner's loop. Messages are function calls, and rows and policies are shared."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from trajtrainer.run.actors.actor import ActorLoop
 
 
 class InlineTransport:
-    """Both ends in one object: the learner's ``Transport`` and the actor's ``Channel``.
+    """Both ends of the connection: the learner's ``Transport`` and the actor's ``Channel``.
 
-    A report is handled at once, so the answer to a question is available before the actor waits for it.
+    Reports are handled synchronously, so an order that responds to a report is available when the actor waits for it.
 
     Args:
-        make_environment: makes the environment when the actor is started.
+        make_environment: creates the environment when the actor is started.
         timers: timers of the run.
     """
 
     runs_meanwhile = False
-    present: Sequence[int] = ()  # the actor has no process, thread or machine to name in messages
+    present: Sequence[int] = ()  # there is no separate process, thread or machine
 
     def __init__(self, make_environment: Callable[[], Environment], timers: Timers) -> None:
         self.waited_s = 0.0
@@ -73,7 +73,7 @@ class InlineTransport:
     def load(self, order: messages.LoadWeights, policy: ActorPolicy) -> None: ...
 
     def _before_answers(self, num_messages: int) -> bool:
-        """Let the learner handle the messages first, because its orders may change the answers."""
+        """Let the learner handle the messages before they are answered, because it may update the policy or reset."""
         actor = self._actor
         assert actor is not None
         actor.hand_over()
@@ -105,11 +105,11 @@ class InlineTransport:
         self._orders.append(order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], messages.Buffer]) -> None:  # noqa: ARG002
-        # The actor shares the learner's policy, which already has the weights.
+        # The actor uses the learner's policy object, which already has the weights.
         self._handle(number, messages.Synchronized(behavior))
 
     def poll(self, timeout_s: float | None, handle: messages.ReportHandler) -> int:
-        """Let the actor take a step. If it is at its limit, wait for the trainer's thread instead."""
+        """Let the actor collect once. If it has reached a limit, wait for the trainer's thread instead."""
         actor, self._handle = self._actor, handle
         assert actor is not None
         if not self._is_connected:
@@ -119,7 +119,7 @@ class InlineTransport:
         actor.synchronize()
         if not actor.may_collect:
             # Only a trainer in its own thread can raise the limit. It may be waiting for more experience, which will
-            # not arrive, so it is asked to use what it has.
+            # not arrive, so ask it to use the experience it has.
             begin_s = time.monotonic()
             for behavior in self._behaviors.values():
                 if behavior.source is not None:

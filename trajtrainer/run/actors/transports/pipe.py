@@ -1,4 +1,4 @@
-"""Actors on this machine, in processes or threads: messages use pipes, experience and weights shared memory.
+"""The transport to actors in processes or threads: pipes for messages, shared memory for experience and weights.
 
 ::
 
@@ -46,15 +46,15 @@ from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, Remo
 from trajtrainer.settings.run import RunSettings
 
 ORDER = b"o"
-FREE = b"v"  # number of a block that the learner has read
+FREE = b"v"  # frees a block: the learner has read it
 
-# Time that players have to quit on their own.
+# Time for players to quit before they are killed.
 _CLOSE_GRACE_S = 16.0
 _LONGEST_WAIT_S = 1.0
 
 
 class PipeChannel(RemoteChannel):
-    """The actor's end. It allocates blocks as needed; its allowance limits their number."""
+    """The actor's end. It allocates memory blocks as needed; the allowance limits their number."""
 
     def __init__(self, pipe: LockedPipe) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class PipeChannel(RemoteChannel):
                 if isinstance(content, LoadWeights):
                     content = replace(content, place=self._weights.buffer(content.place))
                 self.incoming.put(content)
-        self.incoming.put(End())  # The learner is gone.
+        self.incoming.put(End())  # The learner has ended.
         self._pipe.close()
 
 
@@ -96,7 +96,7 @@ def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pip
 
 
 class ActorThread:
-    """An actor in a thread of this process, with the methods of ``ChildProcess`` that ``PipeTransport`` uses."""
+    """Runs an actor in a thread. Has the methods of ``ChildProcess`` that ``PipeTransport`` uses."""
 
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
@@ -122,9 +122,10 @@ class ActorThread:
 
 @dataclass
 class _Member:
-    """One actor, the blocks it writes (``experience``), and the blocks written for it (``weights``).
+    """One actor, the memory blocks that it writes (``experience``), and those that it reads (``weights``).
 
-    ``sent``: behavior -> the block in which its weights were last sent. ``is_cut``: True if experience has been lost.
+    ``sent``: behavior -> the block in which its weights were last sent. ``is_cut``: True if some experience has been
+    lost.
     """
 
     host: ChildProcess | ActorThread
@@ -156,7 +157,7 @@ class PipeTransport(RemoteTransport):
 
     def start(self, number: int) -> None:
         if not self._threads:  # A thread cannot be killed.
-            self._bury_dropped(0.0)  # A suspended process may still hold the ports of its players.
+            self._bury_dropped(0.0)  # A suspended process may still use the ports of its players.
         task = self._make_task(number)
         self._members[number] = _Member(
             ActorThread(task)
@@ -179,7 +180,7 @@ class PipeTransport(RemoteTransport):
         member = self._members.get(number)
         if member is None:
             return
-        if behavior in member.sent:  # The actor has answered the previous weights, so their block is free.
+        if behavior in member.sent:  # The actor has loaded the previous weights, so their block is free.
             member.weights.take_back(member.sent[behavior])
         newest = weights()
         buffer, place = member.weights.reserve(len(newest))
@@ -193,7 +194,7 @@ class PipeTransport(RemoteTransport):
         return ((number, report) for number in ready for report in self._read(number))
 
     def _read(self, number: int) -> Iterator[Report]:
-        """Yield everything that an actor has sent, including its end. Waits for at least one message."""
+        """Yield all reports that an actor has sent, and ``Failed`` if it has died. Waits for at least one message."""
         member = self._members.get(number)
         while member is not None:
             try:
@@ -212,9 +213,9 @@ class PipeTransport(RemoteTransport):
                     counts, place = content.place
                     try:
                         buffer = member.experience.buffer(place)
-                    except OSError:  # The actor has died, and its block is gone.
+                    except OSError:  # The actor died, and its block no longer exists.
                         member.is_cut = True
-                    if member.is_cut:  # Later experience, in blocks that are still open, would leave a gap.
+                    if member.is_cut:  # Skip later experience, which would leave a gap.
                         continue
                     content.place = counts, buffer, partial(member.host.post, FREE, place.number)
                 yield content
@@ -255,7 +256,7 @@ class PipeTransport(RemoteTransport):
 def thread_transport(
     settings: RunSettings, make_task: Callable[[int], ActorTask], _log_folder: object, timers: Timers
 ) -> PipeTransport:
-    """Make a transport to actors in threads. For the arguments, see ``ActorBackend.transport``."""
+    """Create a transport to actors in threads. For the arguments, see ``ActorBackend.transport``."""
     assert settings.actors is not None
     return PipeTransport(make_task, settings.actors.count, timers, threads=True)
 
@@ -263,10 +264,10 @@ def thread_transport(
 def process_transport(
     settings: RunSettings, make_task: Callable[[int], ActorTask], _log_folder: object, timers: Timers
 ) -> PipeTransport:
-    """Make a transport to actors in processes. For the arguments, see ``ActorBackend.transport``.
+    """Create a transport to actors in processes. For the arguments, see ``ActorBackend.transport``.
 
     Raises:
-        SettingsError: the environments cannot be made in another process.
+        SettingsError: the environments cannot be created in another process.
     """
     assert settings.actors is not None
     try:

@@ -1,4 +1,4 @@
-"""Shared code of transports to actors outside the learner's loop, which send experience and weights as bytes."""
+"""Base classes of transports to actors outside the learner's loop, which send experience and weights as bytes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ REPORT = b"r"  # in addition to END, FAULT and LOG of ``workers.messages``
 
 
 class NoisyPolicy(ActorPolicy):
-    """Adds noise to a policy's actions. The probabilities that it reports are those without noise.
+    """Adds noise to a policy's actions. The reported probabilities do not include the noise.
 
-    ``noise`` is the standard deviation of the noise in continuous actions, in the environment's units, and the
-    probability that the action of a discrete branch is drawn uniformly from those allowed.
+    For continuous actions, ``noise`` is the standard deviation in the environment's units. For each discrete branch, it
+    is the probability of replacing the action with a random one that the mask allows.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class NoisyPolicy(ActorPolicy):
         discrete = actions.discrete.copy()
         for branch, (start, stop) in enumerate(pairwise(self._branches)):
             which = np.flatnonzero(self._draws.random(len(discrete)) < self._noise)
-            # The position of the largest of several uniform random numbers is a uniform draw.
+            # The index of the largest of several uniform random numbers is uniformly distributed.
             chances = np.where(mask[which, start:stop], -1.0, self._draws.random((len(which), stop - start)))
             discrete[which, branch] = chances.argmax(1)
         return replace(
@@ -82,7 +82,7 @@ class NoisyPolicy(ActorPolicy):
 
 @dataclass(frozen=True, slots=True)
 class _Behavior:
-    """The layouts of one behavior's bytes, and its statistics."""
+    """The byte layouts and the statistics reporter of one behavior."""
 
     layout: PackedLayout
     weights: WeightsLayout
@@ -90,10 +90,10 @@ class _Behavior:
 
 
 class RemoteChannel(ABC):
-    """The actor's end. Orders arrive in another thread, so that the learner never waits for a busy actor.
+    """The actor's end. Another thread receives orders, so that the learner never waits for a busy actor.
 
     Attributes:
-        incoming: orders that the actor has not seen yet. Here, the ``place`` of ``LoadWeights`` holds the bytes.
+        incoming: queue of received orders. The ``place`` of ``LoadWeights`` contains the bytes.
     """
 
     def __init__(self) -> None:
@@ -105,14 +105,14 @@ class RemoteChannel(ABC):
 
     @abstractmethod
     def reserve(self, size: int) -> tuple[Buffer, Any]:
-        """Reserve memory for experience. Returns the memory, and the place where the transport will find it."""
+        """Reserve memory for experience. Returns the memory, and its location for the transport."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
         found = [self.incoming.get()] if wait else []
         while not self.incoming.empty():
             found.append(self.incoming.get())
         if found and isinstance(found[-1], End):
-            self.incoming.put(found[-1])  # It is the last order, so every later call returns it again.
+            self.incoming.put(found[-1])  # put back, so that every later call returns it again
         return found
 
     def begin(self, order: StartActing, found: NewBehavior) -> tuple[ActorPolicy, StatsReporter]:
@@ -130,13 +130,13 @@ class RemoteChannel(ABC):
         return policy, reporter
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
-        """Gather the trajectories directly into memory that the transport reads."""
+        """Copy the trajectories directly into memory that the transport reads."""
         layout = self._behaviors[order.behavior].layout
         counts = Counts(sum(batch.num_steps for batch in batches), sum(map(len, batches)))
         if pool.moments is None:
             buffer, place = self.reserve(layout.size(counts))
             packed = gather(pool, batches, layout.over(buffer, counts).steps)
-        else:  # The number of groupmates, and with it the size, is only known after gathering.
+        else:  # The size depends on the number of groupmates, which is only known after gathering.
             packed = gather(pool, batches)
             counts = Counts.of(packed)
             buffer, place = self.reserve(layout.size(counts))
@@ -153,12 +153,12 @@ class RemoteChannel(ABC):
 
 
 def run_host(host: Host, post: Callable[..., None], send_logs: Callable[[], object] = lambda: None) -> None:
-    """Run an actor until it ends. ``post`` sends messages to the transport; ``send_logs`` sends its players' logs."""
+    """Run an actor until it ends. ``post`` sends messages to the transport, ``send_logs`` the players' logs."""
     try:
         host.run()
     except Exception as error:
         send_logs()
-        with suppress(OSError):  # The error is reported before closing, which may take seconds.
+        with suppress(OSError):  # Report the error first, because closing may take seconds.
             post(messages.FAULT, messages.portable(error))
     finally:
         with suppress(Exception):
@@ -180,10 +180,11 @@ class RemoteTransport(ABC):
 
     @abstractmethod
     def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:
-        """Wait until something arrives or the timeout is over, and return an iterator over (actor, report).
+        """Wait for reports until the timeout, and return an iterator over (actor, report).
 
-        Reports are read during the iteration, so nothing comes from an actor that is dropped in the meantime. The
-        ``place`` of ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
+        Reports are read during the iteration, so no reports are returned for an actor that is dropped while iterating.
+        The ``place`` of ``Experience`` is (counts, bytes, function that frees the bytes); the bytes remain valid after
+        the actor has ended.
         """
 
     def add(self, behavior: LearnerEnd) -> None: ...  # noqa: B027  (remote actors make their own policy and reporter)
@@ -204,7 +205,7 @@ class RemoteTransport(ABC):
         return num_reports
 
     def read_while(self, is_open: Callable[[], object], grace_s: float) -> None:
-        """Read the messages of actors while they shut down: they include logs, and a full pipe would block them."""
+        """Read messages while actors shut down, so that their logs are shown and no actor blocks on a full pipe."""
         deadline_s = time.monotonic() + grace_s
         while is_open() and (remaining_s := deadline_s - time.monotonic()) > 0:
             for _ in self.reports(remaining_s):
