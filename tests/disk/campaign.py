@@ -41,6 +41,7 @@ _PRELOADED = (
     "trajtrainer.cli.learn",
     "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.policies.onnx.export",
+    "trajtrainer.run.assembly",
     "trajtrainer.run.session",
 )
 # What tools add: ``kinds(hub)`` or ``COMMANDS``, and ``PRELOADED``.

@@ -61,7 +61,7 @@ class FakeChild(Child):
     def set_parameters(self, parameters: Parameters) -> None:
         self.parameters |= values(parameters)
 
-    def reset(self) -> None:
+    def reset(self, _device: str | None = None) -> None:
         self._go_on("reset")
 
     def send(self, actions: Mapping[str, ActionBatch]) -> None:

@@ -362,12 +362,12 @@ def test_one_player_alone_is_waited_for_awake(
 
     asked: list[bool] = []
 
-    def ask(connect: Any, *_: object) -> None:
+    def ask(connect: Any, *_: object, waits: bool = True) -> None:
         asked.append(connect.keywords.get("busy_wait", False))
 
     monkeypatch.setattr(supervised, "SupervisedEnvironment", ask)
     monkeypatch.setattr(supervised, "Children", lambda _, connect: ask(connect))
-    monkeypatch.setattr(supervised, "SupervisedChildren", lambda *_: None)
+    monkeypatch.setattr(supervised, "SupervisedChildren", lambda *_, waits: None)
     run = RunSettings(
         env_settings=EnvironmentSettings(env_path="sim:3DBall", num_envs=num_envs),
         behaviors={"3DBall": TrainerSettings(), "Other": TrainerSettings(threaded=threaded)},

@@ -12,7 +12,8 @@ import yaml
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.run.session import Session, train
+from trajtrainer.run.assembly import Session
+from trajtrainer.run.session import train
 from trajtrainer.settings.environment import ConstantSettings
 from trajtrainer.settings.yaml.convert import load
 

@@ -33,9 +33,9 @@ TOLD = [
     "behaviors.Player.self_play.opponents: ",
     "actors.overrides has an exploration_noise, but Imitator (ppo)",
     "The pad is lost",
-    "torch_settings.device is 'abacus'",
     "Did you mean '3DBall'?",
     "earlier",
+    "torch_settings.device is 'abacus'",
 ]
 
 

@@ -28,6 +28,7 @@ from tests import packages
 
 PRELOADED = (
     "trajtrainer.cli.learn",
+    "trajtrainer.run.assembly",
     "trajtrainer.run.session",
     "trajtrainer.policies.onnx.export",
     "trajtrainer.envs.python.gymnasium_environment",

@@ -8,7 +8,8 @@ import pytest
 
 from tests.run.api.test_learn_api import Lamp
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.run.placement import check_actors, settings_of_actor
+from trajtrainer.run.placement import settings_of_actor
+from trajtrainer.run.preflight import check_actors
 from trajtrainer.settings.actors import ACTOR_BACKENDS, ActorSettings
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
@@ -87,7 +88,7 @@ def test_noise_is_for_trainers_that_do_not_learn_by_probabilities() -> None:
 def test_what_the_machine_has_not_is_said_before_anything_starts(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trajtrainer.run.placement.usable_cores", lambda: 4)
+    monkeypatch.setattr("trajtrainer.run.preflight.usable_cores", lambda: 4)
     with caplog.at_level(logging.WARNING):
         check_actors(read("{count: 3}"))
         assert not caplog.records

@@ -1,8 +1,6 @@
 """``trajtrainer learn``: trains behaviors like ``mlagents-learn``, with the same options."""
 
 import argparse
-import atexit
-import gc
 import sys
 from pathlib import Path
 
@@ -33,13 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
             handler.show(debug=settings.debug)
             from trajtrainer.run.logs import banner, shell_line  # imported late, because --help does not need it
 
-            handler.say(banner())  # before the import of torch, which may take many seconds
-        with timers("run_training.import"):  # late, because neither --help nor a usage error needs torch
-            from trajtrainer.run import session
-        # Without this, the garbage collector visits all of torch's objects, which takes 0.1 s per collection (measured)
-        # and 0.2 s at exit.
-        gc.freeze()
-        atexit.register(gc.freeze)
+            handler.say(banner())
+            from trajtrainer.run import session  # late as well: neither help nor wrong usage needs it
         by_name = Path(sys.argv[0]).stem == "trajtrainer"
         program = ["trajtrainer", "learn"] if by_name else [sys.executable, "-m", "trajtrainer", "learn"]
         return session.run(settings, handler, timers, shell_line([*program, *flags.to_resume(arguments)]))

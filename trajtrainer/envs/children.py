@@ -15,7 +15,7 @@ from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.protocol import Environment, Parameters, connect, report_device
 from trajtrainer.envs.shared_batches import SharedActions, SharedSteps
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.workers import messages
@@ -25,7 +25,7 @@ from trajtrainer.envs.workers.shared_memory import MemoryAddress
 # Message kinds in addition to the common ones in ``messages``. Sent to the child:
 START = b"S"  # start an environment, replacing the previous environment; content: the raw image order
 PARAMETERS = b"P"  # content: parameters to send with the next RESET or STEP
-RESET = b"R"
+RESET = b"R"  # content: the torch device to report, or None
 STEP = b"A"  # the actions are in shared memory; content: the address of the memory if it is new
 # Sent to the parent:
 RUNNING = b"r"  # the interpreter of a new process has started
@@ -67,8 +67,10 @@ class ChildTask(NamedTuple):
 
 
 def start_environment(make_environment: EnvironmentMaker, number: int, order: RawImageOrder) -> Environment:
-    """Make a worker's environment, passing the raw image order if it is known."""
-    return make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
+    """Make a worker's environment, passing the raw image order if it is known, and wait until it is ready."""
+    environment = make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
+    connect(environment)
+    return environment
 
 
 def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
@@ -127,6 +129,7 @@ class _Server:
         elif kind == PARAMETERS:
             self._environment.set_parameters(content)
         elif kind == RESET:
+            report_device(self._environment, content)
             self._environment.reset({})
             self._report_event(self._environment)
         elif kind == STEP:
@@ -204,9 +207,9 @@ class Child:
         if parameters:
             self.post(PARAMETERS, dict(parameters))
 
-    def reset(self) -> None:
-        """Start new episodes."""
-        self.post(RESET)
+    def reset(self, device: str | None = None) -> None:
+        """Start new episodes. For ``device``, see ``Launched.report_device``."""
+        self.post(RESET, device)
 
     def send(self, actions: Mapping[str, ActionBatch]) -> None:
         """Answer the last event with actions."""

@@ -65,6 +65,33 @@ class Environment(Protocol):
         """Kill all workers without waiting. Signal handlers call this, so it must be fast and take no lock."""
 
 
+@runtime_checkable
+class Launched(Protocol):
+    """An ``Environment`` of separate programs, which load while the trainer prepares."""
+
+    def connect(self) -> None:
+        """Wait until the first program is ready. Does nothing the next time.
+
+        Raises:
+            EnvironmentFaultError: the programs cannot be used. They have been closed.
+        """
+
+    def report_device(self, device: str) -> None:
+        """Tell the programs, with their first reset, which torch device the networks are on."""
+
+
+def connect(environment: Environment) -> None:
+    """Wait until an environment is ready, if it may only have been launched."""
+    if isinstance(environment, Launched):
+        environment.connect()
+
+
+def report_device(environment: Environment, device: str | None) -> None:
+    """Report the torch device to an environment of separate programs, if the device is known."""
+    if device is not None and isinstance(environment, Launched):
+        environment.report_device(device)
+
+
 class PlayerLogs(Protocol):
     """Provides the paths of the players' logs."""
 

@@ -22,7 +22,7 @@ _RENDER_MODE = "render_mode"
 
 
 def make_environment(
-    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
+    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False, waits: bool = True
 ) -> Environment:
     """Make the environment that ``env_settings.env_path`` names.
 
@@ -47,6 +47,7 @@ def make_environment(
         logs: where players write their logs.
         ports_of_run: not 0 if this is one of several environments of the run; see ``ports.base_ports``.
         here: a built-in simulation may run in this process; see ``connect_player``.
+        waits: wait until players have connected. Otherwise they are ``Launched``.
 
     Raises:
         SettingsError: there is no such environment, or a package that it needs is missing.
@@ -58,7 +59,7 @@ def make_environment(
     check(path or None)  # fail before any process is started
     scheme, row, name = _row(path)
     with _blaming(scheme):
-        return make_with(row, name, settings, logs, ports_of_run=ports_of_run, here=here)
+        return make_with(row, name, settings, logs, ports_of_run=ports_of_run, here=here, waits=waits)
 
 
 def make_with(
@@ -69,10 +70,11 @@ def make_with(
     *,
     ports_of_run: int = 0,
     here: bool = False,
+    waits: bool = True,
 ) -> Environment:
     """Make the environment with this name from a given row, like ``make_environment`` but without its check."""
     if row.start is not None:
-        return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here))
+        return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here, waits=waits))
     if row.make is not None:
         return cast(Environment, resolve(row.make)(name, settings))
     from trajtrainer.envs.python.factories import from_factory  # imported here because only Python environments need it

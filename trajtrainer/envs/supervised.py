@@ -6,10 +6,11 @@ each has its own child process.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 
@@ -18,7 +19,7 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, Running, start_environment
-from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.protocol import Environment, Parameters, connect, report_device
 from trajtrainer.envs.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.envs.workers.process import ChildDiedError
 from trajtrainer.envs.workers.supervisor import Member, Phase, Supervisor
@@ -60,16 +61,17 @@ def _supervisor(
 
 
 def supervise(
-    connect: EnvironmentMaker, settings: RunSettings, *, ports_of_run: int
+    launch: EnvironmentMaker, settings: RunSettings, *, ports_of_run: int, waits: bool
 ) -> SupervisedEnvironment | SupervisedChildren:
     """Start the environments of a run whose workers are programs, and supervise them.
 
     A single program is connected to this process, and several are connected to one child process each.
 
     Args:
-        connect: starts the program of a worker and connects to it; takes a keyword ``busy_wait``.
+        launch: starts the program of a worker, with the keyword ``waits``: False, and ``busy_wait``.
         settings: settings of the run.
         ports_of_run: 0 if this is the only environment of the run; see ``ports.base_ports``.
+        waits: see ``SupervisedChildren``.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -79,10 +81,21 @@ def supervise(
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
         # Do not busy-wait if learning threads or other environments need the core.
         busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
-        return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
+        return SupervisedEnvironment(partial(launch, busy_wait=busy_wait, waits=False), environment, waits=waits)
     # At startup, each of the first two messages may take up to timeout_wait.
     patience_s = 2 * environment.timeout_wait + _SLACK_S
-    return SupervisedChildren(Children(environment.num_envs, connect), environment, patience_s)
+    children = Children(environment.num_envs, partial(launch, waits=False))
+    return SupervisedChildren(children, environment, patience_s, waits=waits)
+
+
+@contextlib.contextmanager
+def _closing_after_errors(environment: SupervisedEnvironment | SupervisedChildren) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        environment.kill()
+        environment.close()
+        raise
 
 
 class _Alike:
@@ -116,8 +129,8 @@ class _Alike:
 class SupervisedEnvironment:
     """An ``Environment`` of one worker in this process, which is restarted when it fails; see ``SupervisedChildren``.
 
-    The constructor makes the first environment in the calling thread, so that a signal can interrupt it. Later
-    environments are made in a separate thread, so that a run can end without waiting for a player that does not start.
+    The first environment is made in the calling thread, so that a signal can interrupt it. Later environments are made
+    in a separate thread, so that a run can end without waiting for a player that does not start.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -125,7 +138,9 @@ class SupervisedEnvironment:
 
     num_workers = 1
 
-    def __init__(self, make_environment: EnvironmentMaker, settings: EnvironmentSettings) -> None:
+    def __init__(
+        self, make_environment: EnvironmentMaker, settings: EnvironmentSettings, *, waits: bool = True
+    ) -> None:
         self._make_environment = make_environment
         self._supervisor = _supervisor(1, settings, self._start)
         self._member = self._supervisor.members[0]
@@ -135,13 +150,28 @@ class SupervisedEnvironment:
         self._environment: Environment | None = None
         self._starting: Future[Environment] | None = None
         self._fault: EnvironmentFaultError | None = None  # raised by ``reset`` or ``send``, and handled by ``wait``
-        try:
-            while self._environment is None:
-                self._restart(None)
-        except BaseException:
-            self.kill()
-            self.close()
-            raise
+        self._device: str | None = None
+        self._supervisor.start_due()
+        if waits:
+            self.connect()
+
+    def connect(self) -> None:
+        """Wait until the environment is ready; see ``Launched``."""
+        with _closing_after_errors(self):
+            while not self._supervisor.has_begun:
+                if self._environment is None:
+                    self._restart(None)
+                else:
+                    try:
+                        connect(self._environment)
+                        self._supervisor.ready(0)
+                    except EnvironmentFaultError as fault:
+                        self._end_environment()
+                        self._supervisor.failed(0, fault)
+
+    def report_device(self, device: str) -> None:
+        """See ``Launched``."""
+        self._device = device
 
     def reset(self, parameters: Parameters) -> None:
         self._parameters |= parameters
@@ -201,12 +231,19 @@ class SupervisedEnvironment:
 
     def _reset(self, environment: Environment, parameters: Parameters) -> None:
         self._supervisor.working(0)
+        report_device(environment, self._device)
         try:
             environment.reset(parameters)
         except EnvironmentFaultError as fault:
             self._fault = fault
 
     def _start(self, number: int) -> None:
+        if not self._member.quota.used:
+            try:
+                self._environment = self._make_environment(number)
+            except EnvironmentFaultError as fault:
+                self._supervisor.failed(number, fault)
+            return
         made = self._starting = Future[Environment]()
 
         def make() -> None:
@@ -215,10 +252,7 @@ class SupervisedEnvironment:
             except BaseException as error:
                 made.set_exception(error)
 
-        if self._member.quota.used:
-            threading.Thread(target=make, name="start-environment", daemon=True).start()
-        else:
-            make()
+        threading.Thread(target=make, name="start-environment", daemon=True).start()
 
     def _restart(self, timeout_s: float | None) -> None:
         """Start the environment if a restart is due; otherwise wait for the restart or for a start in progress."""
@@ -248,7 +282,8 @@ class SupervisedEnvironment:
 class SupervisedChildren:
     """An ``Environment`` of several workers, each in its own child process.
 
-    The constructor starts all workers and returns once the first is ready. The others join later.
+    The constructor starts all workers. If ``waits``, it returns once the first is ready; otherwise, ``connect`` waits
+    for that. The others join later.
 
     A worker that fails is restarted within the quotas of the settings, after a delay that grows with each failure, and
     reset with all parameters; its next event has ``is_reset`` set. When the quota is used up, ``wait`` raises the
@@ -276,6 +311,8 @@ class SupervisedChildren:
         settings: EnvironmentSettings,
         patience_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        waits: bool = True,
     ) -> None:
         self._children = children
         self._clock = clock
@@ -286,13 +323,21 @@ class SupervisedChildren:
         self._alike = _Alike()
         self._parameters: dict[str, Sampler] = {}
         self._is_running = False
-        try:
+        self._device: str | None = None
+        with _closing_after_errors(self):
+            self._supervisor.start_due()
+        if waits:
+            self.connect()
+
+    def connect(self) -> None:
+        """Wait until the first environment is ready; see ``Launched``."""
+        with _closing_after_errors(self):
             while not self._supervisor.has_begun:
                 self._advance(None)
-        except BaseException:
-            self.kill()
-            self.close()
-            raise
+
+    def report_device(self, device: str) -> None:
+        """See ``Launched``."""
+        self._device = device
 
     @property
     def num_workers(self) -> int:
@@ -345,7 +390,7 @@ class SupervisedChildren:
     def _reset(self, number: int) -> None:
         self._reset_is_due.discard(number)
         self._supervisor.working(number)
-        self._children[number].reset()
+        self._children[number].reset(self._device)
 
     def _advance(self, timeout_s: float | None) -> list[EnvironmentEvent]:
         """Start the environments that are due, wait for reports, and handle them."""

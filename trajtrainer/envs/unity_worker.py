@@ -22,11 +22,11 @@ from trajtrainer.settings.run import RunSettings
 
 
 def make_unity_environment(
-    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
+    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False, waits: bool = True
 ) -> SupervisedEnvironment | SupervisedChildren:
     """Start the players of a run. A single player is connected to this process, and several to one child process each.
 
-    See ``connect_player`` for ``ports_of_run`` and ``here``.
+    See ``connect_player`` for ``ports_of_run`` and ``here``, and ``SupervisedChildren`` for ``waits``.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -42,7 +42,7 @@ def make_unity_environment(
         ports_of_run=ports_of_run,
         here=here,
     )
-    return supervise(connect, settings, ports_of_run=ports_of_run)
+    return supervise(connect, settings, ports_of_run=ports_of_run, waits=waits)
 
 
 def connect_player(
@@ -57,13 +57,15 @@ def connect_player(
     ports_of_run: int = 0,
     here: bool = False,
     raw_image_order: RawImageOrder = RawImageOrder.AUTO,
+    waits: bool = True,
 ) -> UnityWorker:
     """Start the player of one worker on its port or, if that is in use, on the next free one.
 
     With ``here``, a built-in simulation runs in this process if it can, because two simulation processes and a trainer
     would overload a machine with two cores. ``run`` is used for the training analytics, ``side_channels`` are
     additional channels, and ``raw_image_order`` is the order of raw images detected by the run's other players, if
-    known. See ``ports.base_ports`` for ``ports_of_run`` and ``Communicator`` for ``busy_wait``.
+    known. See ``ports.base_ports`` for ``ports_of_run``, ``Communicator`` for ``busy_wait``, and ``PlayerSession`` for
+    ``waits``.
 
     Raises:
         EnvironmentFaultError: see ``UnityWorker``.
@@ -98,13 +100,14 @@ def connect_player(
             busy_wait=busy_wait,
             connection=connection,
             show_output=None if run is None else run.debug,
+            waits=waits,
         )
 
     return on_free_port(connect, ports, worker)
 
 
 class UnityWorker:
-    """An ``Environment`` of one worker. The constructor returns once the player has connected.
+    """An ``Environment`` of one worker. The constructor returns once the player has connected, if ``waits``.
 
     Args:
         settings: selects the player; without ``env_path``, it is the Editor on its own port.
@@ -115,7 +118,7 @@ class UnityWorker:
         side_channels: additional side channels of the user.
         analytics: reports the training to the player if the player announces that capability.
         busy_wait: see ``Communicator``.
-        connection, show_output: see ``PlayerSession``.
+        connection, show_output, waits: see ``PlayerSession``.
 
     Raises:
         EnvironmentFaultError: the player cannot be started, never connects, or has an incompatible API version.
@@ -136,6 +139,7 @@ class UnityWorker:
         busy_wait: bool = False,
         connection: PlayerConnection | None = None,
         show_output: bool | None = None,
+        waits: bool = True,
     ) -> None:
         engine_channel = channels.EngineConfigurationChannel()
         channels.queue_engine(engine_channel, engine)
@@ -165,11 +169,23 @@ class UnityWorker:
             raw_image_order=settings.raw_image_order,
             presumed_raw_image_order=settings.presumed_raw_image_order,
             show_output=show_output,
+            waits=waits,
         )
+
+    def connect(self) -> None:
+        """Wait until the player has connected; see ``PlayerSession``."""
+        self._session.connect()
+
+    def report_device(self, device: str) -> None:
+        """Set the device that the training analytics report with the first reset."""
+        if self._analytics is not None:
+            self._analytics.device = device
 
     def reset(self, parameters: Parameters) -> None:
         """Reset the player or, if it is busy, reset it as soon as it sends its next message."""
         self.set_parameters(parameters)
+        if self._analytics is not None:
+            self._analytics.announce_run()
         if self._session.owes_answer:
             self._session.start_reset()
         else:

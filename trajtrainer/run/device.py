@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import gc
 import os
 import sys
 
@@ -52,6 +54,16 @@ def set_threads() -> None:
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+
+
+def freeze_imports() -> None:
+    """Exclude everything that exists so far from garbage collection.
+
+    Otherwise, the garbage collector visits all of torch's objects, which takes 0.1 s per collection and 0.2 s at exit
+    (measured).
+    """
+    gc.freeze()
+    atexit.register(gc.freeze)
 
 
 def keep_freed_memory() -> None:

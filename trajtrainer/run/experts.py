@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+
+if TYPE_CHECKING:
+    from trajtrainer.learning.algos.acting import Policy
 
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Policy | None:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.core.cores import usable_cores
-from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.seeds import environment_seed, seed_global_generators
@@ -21,7 +19,6 @@ from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, LogFolder
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.learning.trainers.factory import is_paced, paced_algorithms
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport, log_level
 from trajtrainer.run.actors.pool import ActorPool
@@ -37,53 +34,6 @@ logger = logging.getLogger(__name__)
 _SLACK_S = 30.0
 
 EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
-
-
-def check_actors(settings: RunSettings) -> None:
-    """Check that the actors can run as configured. Called before anything is started.
-
-    Raises:
-        SettingsError: the settings contradict each other, or this machine does not meet their requirements.
-    """
-    given = settings.actors
-    if given is None or not settings.acts_elsewhere:
-        return
-    backend = ACTOR_BACKENDS[given.backend]
-    if backend.check is not None:
-        resolve(backend.check)(given)
-    if backend.is_local and given.cpu_affinity is not None:  # cannot be checked for other machines
-        if hasattr(os, "sched_getaffinity"):
-            present = os.sched_getaffinity(0)
-            missing = sorted({core for each in given.cpu_affinity for core in each} - present)
-            if missing:
-                raise SettingsError(
-                    f"actors.cpu_affinity has the cores {missing}, which this process may not use. It may use "
-                    f"{sorted(present)}."
-                )
-        else:
-            logger.warning("actors.cpu_affinity has no effect: this system cannot bind processes to cores.")
-    if any(each.exploration_noise for each in given.overrides):
-        behaviors = dict(settings.behaviors)
-        if settings.default_settings is not None:
-            behaviors["default_settings"] = settings.default_settings
-        unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
-        if unfit:
-            *others, last = paced_algorithms()
-            raise SettingsError(
-                f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns from the probabilities of "
-                f"the actions, which noise would invalidate. Only {', '.join(others)} and {last} can use it."
-            )
-    cores = usable_cores()
-    if backend.is_local and backend.has_own_process and given.count + 1 > cores:
-        logger.warning(
-            "actors.count is %d. With the learner that makes %d processes on %d cores, plus the environments, so they "
-            "will compete for the cores. More than %d actors only help if the actors mostly wait for their "
-            "environments.",
-            given.count,
-            given.count + 1,
-            cores,
-            max(1, cores - 1),
-        )
 
 
 @contextlib.contextmanager
@@ -125,7 +75,12 @@ def seed_of_environments(
     return env.seed
 
 
-def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool | None:
+def start_actors(
+    run: Run,
+    settings: RunSettings,
+    make_environment: EnvironmentFactory,
+    launched: Callable[[], Environment] | None = None,
+) -> ActorPool | None:
     """Start the actors of a run, and return when the environments of the first one are ready.
 
     Returns None if all behaviors learn from data sets, so that no actors are needed.
@@ -134,6 +89,7 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
         run: the run.
         settings: settings of the environments.
         make_environment: creates the environments of one actor.
+        launched: waits for the environments of an actor in the loop, if they have been launched.
 
     Raises:
         SettingsError: actors are not possible with these settings.
@@ -149,7 +105,8 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
     if given is None or not run.acts_elsewhere:
         seed = seed_of_environments(run, env, make_environment)
         own = evolve(settings, env_settings=evolve(env, seed=seed))
-        transport = InlineTransport(partial(_environment_in_loop, run, own, make_environment), run.timers)
+        make = launched or partial(_environment_in_loop, run, own, make_environment)
+        transport = InlineTransport(make, run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
     # Time without a report after which an actor is restarted. It must be long enough for the actor to replace a player
     # that does not answer, which takes up to two waits of ``timeout_wait``. Calls to Python environments may take

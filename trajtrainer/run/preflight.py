@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from attrs import evolve
 
+from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import DemonstrationError, SettingsError, TrajtrainerError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.envs.select import check as check_environment
+from trajtrainer.learning.trainers.demonstrations import check_demonstrations
+from trajtrainer.run.experts import check_experts
+from trajtrainer.run.followers import checks
+from trajtrainer.settings.actors import ACTOR_BACKENDS
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.unmeasured import warn_of_unmeasured
 
 if TYPE_CHECKING:
     from trajtrainer.experience.recordings.demonstrations import Demonstrations
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,7 +116,9 @@ def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
 
 
 def check_training(check: Preflight, settings: RunSettings, *, env_path: str | None) -> RunSettings:
-    """Check everything that training needs except the run's folder.
+    """Check everything that training needs, except the run's folder and the torch device.
+
+    Imports torch only for opponents, experts and noise.
 
     Args:
         check: collects the errors.
@@ -115,13 +128,6 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     Returns:
         The settings, plus the recorded behavior if they did not list any behavior.
     """
-    from trajtrainer.envs.select import check as check_environment  # lazy: these import torch
-    from trajtrainer.learning.trainers.demonstrations import check_demonstrations
-    from trajtrainer.run.device import choose_device
-    from trajtrainer.run.experts import check_experts
-    from trajtrainer.run.followers import checks
-    from trajtrainer.run.placement import check_actors
-
     settings = check_recordings(check, settings)
     default = settings.default_settings
     behaviors = {**({} if default is None else {"default_settings": default}), **settings.behaviors}
@@ -130,14 +136,63 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
             check(check_demonstrations, behaviors)
         check(check_experts, settings)
     if any(each.self_play is not None and each.self_play.opponents for each in behaviors.values()):
-        from trajtrainer.run.opponents import check_opponents
+        from trajtrainer.run.opponents import check_opponents  # lazy import, because it imports torch
 
         check(check_opponents, settings, behaviors)
     check(check_actors, settings)
     for each in checks(settings):
         check(each, settings)
-    check(choose_device, settings.torch_settings.device)
     check(check_environment, env_path)
     if not check.errors and not settings.checkpoint_settings.inference:
         warn_of_unmeasured(settings)
     return settings
+
+
+def check_actors(settings: RunSettings) -> None:
+    """Check that the actors can run as configured. Called before anything is started.
+
+    Raises:
+        SettingsError: the settings contradict each other, or this machine does not meet their requirements.
+    """
+    given = settings.actors
+    if given is None or not settings.acts_elsewhere:
+        return
+    backend = ACTOR_BACKENDS[given.backend]
+    if backend.check is not None:
+        resolve(backend.check)(given)
+    if backend.is_local and given.cpu_affinity is not None:  # cannot be checked for other machines
+        if hasattr(os, "sched_getaffinity"):
+            present = os.sched_getaffinity(0)
+            missing = sorted({core for each in given.cpu_affinity for core in each} - present)
+            if missing:
+                raise SettingsError(
+                    f"actors.cpu_affinity has the cores {missing}, which this process may not use. It may use "
+                    f"{sorted(present)}."
+                )
+        else:
+            logger.warning("actors.cpu_affinity has no effect: this system cannot bind processes to cores.")
+    if any(each.exploration_noise for each in given.overrides):
+        # Lazy import, because it imports torch.
+        from trajtrainer.learning.trainers.factory import is_paced, paced_algorithms
+
+        behaviors = dict(settings.behaviors)
+        if settings.default_settings is not None:
+            behaviors["default_settings"] = settings.default_settings
+        unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
+        if unfit:
+            *others, last = paced_algorithms()
+            raise SettingsError(
+                f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns from the probabilities of "
+                f"the actions, which noise would invalidate. Only {', '.join(others)} and {last} can use it."
+            )
+    cores = usable_cores()
+    if backend.is_local and backend.has_own_process and given.count + 1 > cores:
+        logger.warning(
+            "actors.count is %d. With the learner that makes %d processes on %d cores, plus the environments, so they "
+            "will compete for the cores. More than %d actors only help if the actors mostly wait for their "
+            "environments.",
+            given.count,
+            given.count + 1,
+            cores,
+            max(1, cores - 1),
+        )

@@ -141,6 +141,7 @@ class Run:
 def make_run(
     settings: RunSettings,
     folder: RunFolder,
+    status: TrainingStatus,
     device: torch.device,
     timers: Timers,
     stop: StopRequest,
@@ -152,11 +153,6 @@ def make_run(
     Raises:
         SettingsError: the settings lack a lesson that the saved run had reached, or metrics cannot be served.
     """
-    status = (
-        TrainingStatus.load(folder.status, writes=folder.writes)
-        if folder.resume
-        else TrainingStatus(folder.status if folder.writes else None)
-    )
     curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
     curriculum.restore(status.lessons())
     gauges, rewards, calls = GaugeWriter(), RewardHistory(), UserCalls()

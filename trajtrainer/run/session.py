@@ -2,98 +2,33 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from attrs import evolve
 
-from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.plugins import Registry, blaming_packages
-from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run.actors.pool import ActorPool
-from trajtrainer.run.behavior import Behavior
-from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
+from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.hooks import Hooks
-from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
-from trajtrainer.run.loop import TrainingLoop, make_loop
-from trajtrainer.run.placement import (
-    EnvironmentFactory,
-    learner_on_other_cores,
-    seed_of_environments,
-    start_actors,
-)
+from trajtrainer.run.launching import LaunchedPlayers, can_launch
+from trajtrainer.run.logs import ConsoleHandler, log_file
 from trajtrainer.run.preflight import Preflight, check_training, load_datasets
-from trajtrainer.run.progress import ProgressView
-from trajtrainer.run.run import Run, make_run
-from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
-from trajtrainer.run.user_calls import Watch
+from trajtrainer.run.signals import StopRequest, stop_on_signals
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.run import RunSettings
 
 if TYPE_CHECKING:
-    from trajtrainer.run.evaluations import EvaluationController
-
-logger = logging.getLogger(__name__)
+    from trajtrainer.run.assembly import Session
+    from trajtrainer.run.placement import EnvironmentFactory
 
 _LARGEST_DRAWN_SEED = 10_000
-_STOPPED_EARLY = "Stopped before the environment was connected; nothing was trained."
-# Maximum time to wait for the statistics writers when the run ends because user code is stuck.
-_WRITERS_S = 30.0
 _OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
-
-
-@dataclass(slots=True)
-class Session:
-    """An open run.
-
-    Attributes:
-        settings: settings of the run; if they had no seed, a random one has been filled in.
-        folder: the run folder.
-        run: objects that all behaviors share.
-        stop: the stop request.
-        behaviors: behaviors by name, in order of appearance.
-        loop: the main loop; None until the environment has started, or if the run was stopped before that.
-        outcome: ``finished``, ``stopped`` or ``failed``; None while the run is open.
-    """
-
-    settings: RunSettings
-    folder: RunFolder
-    run: Run
-    stop: StopRequest
-    behaviors: dict[str, Behavior] = field(default_factory=dict)
-    loop: TrainingLoop | None = None
-    outcome: str | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code: 143 after SIGTERM, 1 if a statistics writer missed data, otherwise 0 (even after SIGINT)."""
-        return self.stop.exit_code or int(not self.run.is_complete)
-
-    def note_end(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Record how the run ended. ``kind`` is the class of the exception that ended it, if any."""
-        if kind is not None and issubclass(kind, Exception):
-            self.outcome = "failed"
-        else:
-            is_done = bool(self.behaviors) and all(each.is_done() for each in self.behaviors.values())
-            self.outcome = "finished" if is_done else "stopped"
-
-    def state(self) -> str:
-        """Return the state of the run, as shown by ``trajtrainer page``."""
-        return self.outcome or ("stopping" if self.stop.requested else "running")
-
-    def step(self) -> bool:
-        """Run one iteration of the loop. Returns False if it was the last one, or if there is no loop."""
-        return self.loop is not None and self.loop.step()
 
 
 def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers, resume_command: str) -> int:
@@ -146,193 +81,48 @@ def session(
     """
     timers = Timers() if timers is None else timers
     stop = StopRequest() if stop is None else stop
+    is_own = make_environment is not environment_of_settings
     with timers("run_training.setup"):
         seed = settings.env_settings.seed
         if seed == UNSEEDED:
             seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED))
         settings = settings.with_seed(seed)
         with Preflight() as check:
-            has_own = make_environment is not environment_of_settings
-            settings = check_training(check, settings, env_path=None if has_own else settings.env_settings.env_path)
+            settings = check_training(check, settings, env_path=None if is_own else settings.env_settings.env_path)
             folder = check(_checked_folder, settings)
-        datasets = load_datasets(settings)
-        device = choose_device(settings.torch_settings.device)
-        set_threads()
-        keep_freed_memory()
-    with folder.exclusive(), log_file(folder.trainer_log, handler), blaming_packages(*_OF_PACKAGES):
+            if check.errors:  # Nothing will be launched, so there is time to import torch and report everything.
+                from trajtrainer.run.device import choose_device
+
+                check(choose_device, settings.torch_settings.device)
+    with ExitStack() as stack:
+        stack.enter_context(folder.exclusive())
+        stack.enter_context(log_file(folder.trainer_log, handler))
+        stack.enter_context(blaming_packages(*_OF_PACKAGES))
+        stack.enter_context(stop_on_signals(stop, saves=folder.writes))
+        players = None
         with timers("run_training.setup"):
             folder.create()
-            run = make_run(settings, folder, device, timers, stop, hooks or Hooks(), datasets)
+            status = TrainingStatus.of(folder)
+            if not is_own and can_launch(settings):
+                # Assume the raw image order that earlier sessions detected, if any.
+                players = LaunchedPlayers(settings.presuming(status.raw_image_order()), folder)
+                stack.callback(players.close)
+                stop.on_abort(players.kill)
+        with timers("run_training.import"):  # imported only now, while players load, because this imports torch
+            from trajtrainer.run.assembly import Session, looping
+            from trajtrainer.run.device import choose_device, freeze_imports, keep_freed_memory, set_threads
+            from trajtrainer.run.run import make_run
+        with timers("run_training.setup"):
+            device = choose_device(settings.torch_settings.device)
+            set_threads()
+            keep_freed_memory()
+            if stop.ends_process:
+                freeze_imports()
+            datasets = load_datasets(settings)
+            run = make_run(settings, folder, status, device, timers, stop, hooks or Hooks(), datasets)
         opened = Session(settings, folder, run, stop)
-        with _looping(opened, run, handler, make_environment, resume_command):
+        with looping(opened, handler, make_environment, players, resume_command):
             yield opened
-
-
-@contextmanager
-def _looping(
-    opened: Session,
-    run: Run,
-    handler: ConsoleHandler | None,
-    make_environment: EnvironmentFactory,
-    resume_command: str,
-) -> Iterator[None]:
-    """Open everything and start the loop; at the end, close everything in reverse order."""
-    with ExitStack() as stack:
-        stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
-        stack.enter_context(run.calls.working())
-        closing = _ClosingLines(run, opened.behaviors, resume_command)
-        watch = stack.enter_context(_watch(opened, run, closing).watching())
-        for writer in run.writers:
-            writer.follow(opened.state)
-        if run.folder.writes:
-            stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
-        stack.callback(run.write_timers)  # written last, so that they include the time of closing
-        stack.callback(run.close_writers)
-        stack.push(opened.note_end)
-        stack.callback(closing.log_resume_command)
-        with run.timers("run_training.setup"):
-            view = ProgressView() if handler is None else _view(handler, debug=run.settings.debug)
-            stack.callback(view.close)
-        run.stop.on_abort(view.abandon)
-        stack.enter_context(learner_on_other_cores(run))
-        actors, is_stopped = None, False
-        try:
-            actors = _start(run, make_environment, stack)
-        except StopInterrupt:
-            logger.info("%s", _STOPPED_EARLY)
-            is_stopped = True
-        if is_stopped:  # Outside the except block, so that exceptions of the caller are not chained to StopInterrupt.
-            yield
-            return
-        run.begin()
-        with run.timers("TrainerController.start_learning"):
-            opened.loop = make_loop(run, actors, view, opened.behaviors)
-            if run.is_training and run.settings.has_evaluations:
-                _evaluate(run, opened.loop, make_environment, stack)
-            with opened.loop.running():
-                yield
-        closing.log_results()
-        if watch.fault is not None:
-            raise watch.fault
-
-
-def _view(handler: ConsoleHandler, *, debug: bool) -> ProgressView:
-    from trajtrainer.run.live_view import make_view  # lazy import: runs started from Python may have no view
-
-    return make_view(handler, debug=debug)
-
-
-def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
-    """Create the watchdog that saves and ends the run if a call to user code hangs."""
-
-    def is_saved() -> bool:
-        return opened.loop is None or opened.loop.is_saved
-
-    def save() -> bool:
-        assert opened.loop is not None
-        try:
-            opened.loop.save()
-        except TrajtrainerError as error:
-            logger.error("%s", error)
-            return False
-        return True
-
-    def end(code: int) -> None:
-        try:
-            if opened.loop is None:
-                logger.info("%s", _STOPPED_EARLY)
-            closing.log_results()
-            closing.log_resume_command()
-            opened.note_end(TrajtrainerError if code == 1 else None)
-            # In a separate thread, because the stuck call may be inside a writer.
-            closer = threading.Thread(target=run.close_writers, name="close writers", daemon=True)
-            closer.start()
-            closer.join(_WRITERS_S)
-            run.write_timers()
-        finally:
-            run.stop.leave_process(code)
-
-    limit = run.settings.env_settings.python_timeout
-    limit_s = float(limit) if limit > 0 else None
-    return Watch(run.calls, run.stop, limit_s, is_saved=is_saved, save=save, end=end)
-
-
-def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> ActorPool | None:
-    """Start the actors, register them with ``stack`` to be closed, and wait until the first one is ready.
-
-    Returns None if no behavior needs experience.
-
-    Raises:
-        StopInterrupt: the run was stopped before the first actor was ready.
-    """
-    with run.stop.interrupting(), run.timers("env_start"):
-        # Pass the chosen device to the Editor. Assume the raw image order that earlier sessions detected, if any.
-        settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
-        settings = settings.presuming(run.status.raw_image_order())
-        if run.stop.ends_process:
-            # Only on the command line: a user's program may have seeded the global generators itself.
-            seed_global_generators(seed_of_environments(run, settings.env_settings, make_environment))
-        actors = start_actors(run, settings, make_environment)
-        if actors is not None:
-            pool = actors
-
-            def end() -> None:
-                present = pool.transport.present
-                whose = f" of actor {', '.join(map(str, present))}" if present else ""
-                logger.warning("The environment%s did not close in time. Killing it.", whose)
-                pool.kill()
-
-            stack.callback(_close, run, "env_close", pool, end)
-            run.stop.on_abort(pool.kill)
-    return actors
-
-
-def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
-    """Add an evaluator of all behaviors to the loop, and register it with ``stack`` to be closed."""
-    # Lazy import: only runs with evaluations need it.
-    from trajtrainer.run.evaluations import make_evaluations
-
-    shared, reset = None if loop.pool is None else loop.pool.transport.shared, loop.lessons.reset_environment
-    loop.evaluations = evaluations = make_evaluations(run, loop.behaviors, make_environment, shared, reset)
-    run.stop.on_abort(evaluations.kill)
-    stack.callback(_close, run, "evaluation_close", evaluations, evaluations.kill)
-
-
-def _close(run: Run, timer: str, opened: ActorPool | EvaluationController, end: Callable[[], None]) -> None:
-    """Close ``opened``. Call ``end`` if that takes longer than the grace period after a signal."""
-    with run.timers(timer), run.stop.limiting(end):
-        opened.close()
-
-
-@dataclass(slots=True)
-class _ClosingLines:
-    """Logs the last lines of a run. Each is logged only once, no matter which thread ends the run."""
-
-    run: Run
-    behaviors: Mapping[str, Behavior]
-    resume_command: str
-    _said: set[str] = field(default_factory=set, init=False)
-
-    def log_results(self) -> None:
-        if self._is_first("results"):
-            for line in self.run.actor_report.table():
-                logger.info("%s", line)
-            for behavior in self.behaviors.values():
-                behavior.log_result()
-            if self.run.folder.writes and self.behaviors:
-                page, board = ["trajtrainer", "page"], ["tensorboard", "--logdir"]
-                folder = self.run.folder.path
-                logger.info("Curves: %s (or %s)", shell_line([*page, folder]), shell_line([*board, folder]))
-
-    def log_resume_command(self) -> None:
-        can_continue = self.resume_command and any(behavior.can_continue for behavior in self.behaviors.values())
-        if can_continue and self._is_first("resume command"):
-            logger.info("To continue: %s", self.resume_command)
-
-    def _is_first(self, what: str) -> bool:
-        is_first = what not in self._said
-        self._said.add(what)
-        return is_first
 
 
 def _checked_folder(settings: RunSettings) -> RunFolder:

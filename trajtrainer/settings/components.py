@@ -67,6 +67,7 @@ class AlgorithmRow:
             gradient steps.
         replays: True if it learns from single steps in a replay buffer, which does not keep the order of steps within
             episodes.
+        clones: True if its ``update`` calls ``clone``. Otherwise, ``behavioral_cloning`` is an error.
         expert: creates the ``Policy`` to imitate. Called with the settings of the run, the behavior's name and
             settings, and the ``BehaviorSpec`` of its agents (None to check only what is known before the run starts).
             Returns the policy (None if there is none) and a list of problems.
@@ -80,6 +81,7 @@ class AlgorithmRow:
     algorithm: Reference | None
     offline: bool = False
     replays: bool = False
+    clones: bool = False
     expert: Reference | None = None
     presets: Mapping[str, Mapping[str, Any]] = dataclass_field(default_factory=dict)
     first_settings: Reference | None = None

@@ -23,8 +23,8 @@ class EnvironmentScheme:
             ``num_envs``. Returns a Gymnasium or PettingZoo environment, a ``BaseEnv`` or an ``Environment`` of one
             worker.
         make: called with the name and the run's settings; creates an environment in this process.
-        start: called with the run's settings, ``PlayerLogs``, ``ports_of_run`` and ``here`` (see ``connect_player``);
-            starts players, which are separate programs.
+        start: called with the run's settings, ``PlayerLogs``, and the keywords of ``make_environment``; starts players,
+            which are separate programs.
         check: called with the name before anything starts; raises a ``TrajtrainerError`` that explains what is wrong
             with it.
         film: called with the run's settings and a ``TakeFrame``; creates one copy whose frames are recorded. Without

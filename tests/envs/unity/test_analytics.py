@@ -58,7 +58,11 @@ def behaviors(analytics: RunAnalytics) -> dict[str, TrainingBehaviorInitialized]
 
 
 def test_the_run() -> None:
-    (message,) = told(RunAnalytics(load(SETTINGS, "test")))
+    analytics = RunAnalytics(load(SETTINGS, "test"))
+    assert not told(analytics), "the device may not be known yet"
+    analytics.announce_run()
+    analytics.announce_run()
+    (message,) = told(analytics)
     assert message.type_url == "type.googleapis.com/communicator_objects.TrainingEnvironmentInitialized"
     run = TrainingEnvironmentInitialized.FromString(message.value)
     assert run.mlagents_version.startswith("trajtrainer ")

@@ -64,7 +64,8 @@ class PlayerConnection(Protocol):
 class PlayerSession(launcher.PlayerOwner):
     """One player and its connection.
 
-    The constructor returns once the player has connected and waits for its first reset. In addition to the arguments of
+    The constructor returns once the player has connected and waits for its first reset, unless ``waits`` is False. In
+    addition to the arguments of
     ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api), there are ``listen_address`` and
     ``busy_wait`` (see ``Communicator``), ``connection``, ``show_output``, and two arguments for raw images.
 
@@ -82,6 +83,7 @@ class PlayerSession(launcher.PlayerOwner):
         raw_image_order: ``auto``, ``hwc`` or ``chw``; see ``EnvironmentSettings``. A simulation sends ``hwc``.
         presumed_raw_image_order: order to assume if the raw images do not reveal it.
         show_output: pass the player's output through to ours; None does so if debug messages are logged.
+        waits: wait until the player has connected. Otherwise it only starts, and ``connect`` must be called next.
 
     Attributes:
         owes_answer: True while the player waits for ``start_reset`` or ``send_actions``, False while we wait for it.
@@ -114,6 +116,7 @@ class PlayerSession(launcher.PlayerOwner):
         raw_image_order: RawImageOrder | str = RawImageOrder.AUTO,
         presumed_raw_image_order: RawImageOrder = RawImageOrder.AUTO,
         show_output: bool | None = None,
+        waits: bool = True,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise LaunchError(
@@ -124,12 +127,12 @@ class PlayerSession(launcher.PlayerOwner):
             presumed_raw_image_order, logging.INFO if worker_id == 0 else logging.DEBUG
         )
         command = launcher.command(file_name) if file_name is not None and connection is None else None
-        analytics = TrainingAnalyticsChannel()
+        self._analytics = TrainingAnalyticsChannel()
         channels = list(side_channels or ())
         if not any(channel.channel_id == ANALYTICS_ID for channel in channels):
-            channels.append(analytics)
+            channels.append(self._analytics)
         self._channels = SideChannels(channels)
-        self._worker = worker_id
+        self._worker, self._seed, self._num_areas = worker_id, seed, num_areas
         self.timeout_wait = timeout_wait
         self.owes_answer = False
         self._is_reset = False
@@ -169,15 +172,30 @@ class PlayerSession(launcher.PlayerOwner):
                     on_exit=self._communicator.wake,
                     output=None if log_folder is None else launcher.output_file(log_folder, worker_id),
                 )
-            announced = self._shake_hands(seed, num_areas)
+        except BaseException:
+            self.close()
+            raise
+        if waits:
+            self.connect()
+
+    def connect(self) -> None:
+        """Wait until the player has connected and waits for its first reset.
+
+        Raises:
+            EnvironmentFaultError: the player never connects, or has an incompatible API version. It has been closed.
+        """
+        if self._has_connected:
+            return
+        try:
+            announced = self._shake_hands()
         except BaseException:
             self.close()
             raise
         self.capabilities: UnityRLCapabilitiesProto = announced.capabilities
         self.package_version = announced.package_version
-        if not announced.capabilities.trainingAnalytics or worker_id != 0:
+        if not announced.capabilities.trainingAnalytics or self._worker != 0:
             self._channels.mute(ANALYTICS_ID)
-        analytics.environment_initialized()
+        self._analytics.environment_initialized()
 
     @property
     def port(self) -> int:
@@ -280,7 +298,7 @@ class PlayerSession(launcher.PlayerOwner):
         if self._fault is not None:
             raise self._fault
 
-    def _shake_hands(self, seed: int, num_areas: int) -> UnityRLInitializationOutputProto:
+    def _shake_hands(self) -> UnityRLInitializationOutputProto:
         first = self._receive_first("did not connect", _ADVICE_CONNECT)
         self._has_connected = True
         announced = UnityMessageProto.FromString(first).unity_output.rl_initialization_output
@@ -295,7 +313,7 @@ class PlayerSession(launcher.PlayerOwner):
             _LOGGER.warning(
                 "The player does not announce the base capabilities of an ML-Agents player. Update its package."
             )
-        self._answer(encode.initialization(seed, num_areas))
+        self._answer(encode.initialization(self._seed, self._num_areas))
         # The player's second message contains only side channel data, and the first reset answers it.
         second = self._receive_first("stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True

@@ -285,20 +285,32 @@ class RunAnalytics(TrainingAnalyticsChannel):
     """Reports a run, and each behavior once, when it is announced and its trainer starts.
 
     Args:
-        run: settings of the run. ``torch_settings.device`` is reported as the device.
+        run: settings of the run.
+
+    Attributes:
+        device: the torch device that is reported, as in ``torch_settings.device``.
     """
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__()
+        self.device = run.torch_settings.device or "Unknown"
         self._run = run
+        self._has_announced_run = False
         self._reported: set[str] = set()
+
+    def announce_run(self) -> None:
+        """Report the run, the first time that this is called."""
+        if self._has_announced_run:
+            return
+        self._has_announced_run = True
+        run = self._run
         self.environment_initialized(
             TrainingEnvironmentInitialized(
                 mlagents_version=f"trajtrainer {__version__}",
                 mlagents_envs_version=_version("mlagents-envs"),
                 python_version=".".join(map(str, sys.version_info[:3])),
                 torch_version=_version("torch"),
-                torch_device_type=(run.torch_settings.device or "Unknown").partition(":")[0],
+                torch_device_type=self.device.partition(":")[0],
                 num_envs=run.env_settings.num_envs,
                 num_environment_parameters=len(run.environment_parameters or {}),
             )

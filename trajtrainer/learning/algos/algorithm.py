@@ -112,7 +112,6 @@ class Algorithm(ABC):
             the column ``groupmate_reward``.
         counts_group_rewards: True if the algorithm distinguishes group rewards from an agent's own rewards. If False,
             the trainer warns about group rewards.
-        clones: True if ``update`` calls ``clone``. If False, ``behavioral_cloning`` is an error.
         context: the behavior to learn.
         networks: the networks by their names in the checkpoint. ``actor`` acts and is exported.
         signals: the reward signals in the order of the value heads.
@@ -125,7 +124,6 @@ class Algorithm(ABC):
     holds_rows: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
     counts_group_rewards: ClassVar[bool] = False
-    clones: ClassVar[bool] = False
     cloning: BehavioralCloning | None = None
     checkpoint_layout: CheckpointLayout = CheckpointLayout()
 

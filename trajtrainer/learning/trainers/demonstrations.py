@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
-from trajtrainer.learning.trainers.factory import algorithm_class
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -27,7 +27,7 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
         if of_batches is not None:
             found += _faults_of_data_set(of_batches.demo_path)
         cloning = settings.behavioral_cloning
-        if cloning is not None and not algorithm_class(settings.trainer_type).clones:
+        if cloning is not None and not ALGORITHMS[settings.trainer_type].clones:
             raise UnsupportedError(
                 f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Remove "
                 "this section."

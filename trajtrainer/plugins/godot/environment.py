@@ -46,10 +46,12 @@ def make_godot_environment(
     *,
     ports_of_run: int = 0,
     here: bool = False,  # noqa: ARG001
+    waits: bool = True,
 ) -> SupervisedEnvironment | SupervisedChildren:
     """Start the games that a run's settings ask for, or wait for the game in the Godot editor.
 
-    For ``ports_of_run``, see ``connect_player``. ``here`` has no effect, because a game is always a separate program.
+    For ``ports_of_run``, see ``connect_player``, and for ``waits``, ``SupervisedChildren``. ``here`` has no effect,
+    because a game is always a separate program.
 
     Raises:
         SettingsError: a setting that Godot games do not support.
@@ -66,7 +68,7 @@ def make_godot_environment(
         ports_of_run=ports_of_run,
         said=set(),
     )
-    return supervise(connect, settings, ports_of_run=ports_of_run)
+    return supervise(connect, settings, ports_of_run=ports_of_run, waits=waits)
 
 
 def connect_game(
@@ -77,10 +79,11 @@ def connect_game(
     said: set[str],
     ports_of_run: int = 0,
     busy_wait: bool = False,
+    waits: bool = True,
 ) -> GodotGame:
     """Start the game of one worker on the worker's port or, if that is taken, on the next free one.
 
-    For ``ports_of_run`` and ``busy_wait``, see ``connect_player``; for ``said``, see ``GodotGame``.
+    For ``ports_of_run`` and ``busy_wait``, see ``connect_player``; for ``said`` and ``waits``, see ``GodotGame``.
 
     Raises:
         EnvironmentFaultError: see ``GodotGame``.
@@ -99,13 +102,14 @@ def connect_game(
             busy_wait=busy_wait,
             show_output=settings.debug,
             said=said,
+            waits=waits,
         )
 
     return on_free_port(connect, ports, worker)
 
 
 class GodotGame(launcher.PlayerOwner):
-    """An ``Environment`` with a single worker. The constructor returns when the game has announced its agents.
+    """An ``Environment`` with a single worker.
 
     After a reset, the plugin starts new episodes with the next decision at the earliest, and in most games the answer
     to that decision still reports the end of the old episodes. So this class makes the decision itself, with actions
@@ -119,6 +123,8 @@ class GodotGame(launcher.PlayerOwner):
         busy_wait: see ``GameConnection``.
         show_output: pass the game's output through to this process's output.
         said: sentences that were logged before and are not repeated; new ones are added.
+        waits: wait until the game has announced its agents. Otherwise it only starts, and ``connect`` must be called
+            next.
 
     Raises:
         EnvironmentFaultError: the game cannot be started, never connects, or announces something that cannot be
@@ -139,7 +145,9 @@ class GodotGame(launcher.PlayerOwner):
         busy_wait: bool = False,
         show_output: bool = False,
         said: set[str] | None = None,
+        waits: bool = True,
     ) -> None:
+        self._settings, self._busy_wait = settings, busy_wait
         self._worker, self._timeout_s = worker, float(settings.timeout_wait)
         self._said = set() if said is None else said
         self._connection: GameConnection | None = None
@@ -165,11 +173,23 @@ class GodotGame(launcher.PlayerOwner):
                 self._process = process
                 if not show_output:
                     process.log_file = log
-            self._layout = self._connected(busy_wait=busy_wait)
+        except BaseException:
+            self.close()
+            raise
+        if waits:
+            self.connect()
+
+    def connect(self) -> None:
+        """Wait until the game has announced its agents; see ``Launched``."""
+        if self._connection is not None:
+            return
+        try:
+            self._layout = self._connected()
         except BaseException:
             self.close()
             raise
         self._new_specs = {behavior.name: behavior.spec for behavior in self._layout.behaviors}
+        settings = self._settings
         if self._layout.has_pictures and build.draws_nothing(settings.env_path or "", settings.env_args or ()):
             self._say(
                 logging.WARNING,
@@ -177,7 +197,10 @@ class GodotGame(launcher.PlayerOwner):
                 "(on a machine without a screen, with xvfb-run).",
             )
 
-    def _connected(self, *, busy_wait: bool) -> messages.Layout:
+    def report_device(self, device: str) -> None:
+        """See ``Launched``. Godot's plugin has no use for it."""
+
+    def _connected(self) -> messages.Layout:
         def is_game(content: bytearray) -> bool:
             try:
                 return messages.parse(content).get("type") == "env_info"
@@ -185,7 +208,9 @@ class GodotGame(launcher.PlayerOwner):
                 return False
 
         greeting = frame(messages.HANDSHAKE) + frame(messages.ENV_INFO)
-        found = accept(self._listeners, greeting, is_game, self._check_alive, self._timeout_s, busy_wait=busy_wait)
+        found = accept(
+            self._listeners, greeting, is_game, self._check_alive, self._timeout_s, busy_wait=self._busy_wait
+        )
         if isinstance(found, str):
             raise self._silent(f"did not connect within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
         connection, answer = found

@@ -28,7 +28,7 @@ from typing import Any, TypeGuard
 
 from trajtrainer.core import atomic
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.policies.folder.run_folder import BehaviorFolder
+from trajtrainer.policies.folder.run_folder import BehaviorFolder, RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,13 @@ class TrainingStatus:
         status = cls(target, {name: entry for name, entry in content.items() if isinstance(entry, dict)})
         _compare_versions(path, content.get("metadata"))
         return status
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> TrainingStatus:
+        """Return the status of a run: that of its folder if it is resumed, or a new one."""
+        if folder.resume:
+            return cls.load(folder.status, writes=folder.writes)
+        return cls(folder.status if folder.writes else None)
 
     def lesson(self, parameter: str) -> int | None:
         """Return the number of the lesson that an environment parameter has reached, or None if unknown."""

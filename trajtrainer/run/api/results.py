@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.learning.trainers.episodes import MeanReturn
-from trajtrainer.run.session import Session
+from trajtrainer.run.assembly import Session
 from trajtrainer.settings.run import RunSettings
 
 if TYPE_CHECKING:

@@ -35,9 +35,10 @@ from trajtrainer.run.api.arguments import (
 )
 from trajtrainer.run.api.epochs import EPOCH_STEPS, EpochMeter, EpochStats
 from trajtrainer.run.api.results import LearnResult, result_of
+from trajtrainer.run.assembly import Session
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, Hooks, SavedCheckpoint
 from trajtrainer.run.logs import banner, console_logging
-from trajtrainer.run.session import Session, session
+from trajtrainer.run.session import session
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import python_names
 

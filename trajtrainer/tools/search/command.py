@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = flags.given(arguments)
         resume, force = (bool(options.pop(name, False)) for name in ("resume", "force"))
         plan = make_plan(root, options, problems, own)
+        from trajtrainer.run.device import choose_device
         from trajtrainer.run.preflight import Preflight, check_training
         from trajtrainer.run.signals import StopRequest
         from trajtrainer.tools.search.search import Search
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Preflight() as check:
             check(import_optuna)
             check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
+            check(choose_device, plan.settings.torch_settings.device)
         stop, study, backend = StopRequest(), Study(plan), BACKENDS[arguments.backend]
         starting: AbstractContextManager[Start] = (
             nullcontext(TrialProcess) if backend is None else resolve(backend)(TrialProcess, plan.parallel)

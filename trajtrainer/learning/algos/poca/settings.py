@@ -26,4 +26,4 @@ class POCAHyperparameters(OnPolicy):
             yield mismatch(("network_settings", "hidden_units"), network.hidden_units, expected)
 
 
-ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.learning.algos.poca.poca:POCA")
+ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.learning.algos.poca.poca:POCA", clones=True)

@@ -101,7 +101,6 @@ class PPO(Algorithm):
     estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
     buffer_class: ClassVar[type[UpdateBuffer]] = UpdateBuffer
     timer: ClassVar[str] = "TorchPPOOptimizer.update"
-    clones = True
     checkpoint_layout = LAYOUT
 
     def __init__(

@@ -131,4 +131,4 @@ class PPOHyperparameters(OnPolicy):
             yield mismatch(("network_settings", "critic_only"), network.critic_only, expected)
 
 
-ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.learning.algos.ppo.ppo:PPO")
+ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.learning.algos.ppo.ppo:PPO", clones=True)

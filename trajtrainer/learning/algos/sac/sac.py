@@ -108,7 +108,6 @@ class SAC(Algorithm):
 
     may_be_nan = frozenset({"Policy/Discrete Entropy Coeff"})  # NaN without discrete actions
     holds_rows = True
-    clones = True
     wanted_entropy: ClassVar[float] = -1.0  # default of target_entropy, per continuous action
 
     def __init__(

@@ -113,4 +113,4 @@ class SACHyperparameters(Hyperparameters):
         return max(self.buffer_init_steps, self.learning_starts)
 
 
-ROW = AlgorithmRow(SACHyperparameters, "trajtrainer.learning.algos.sac.sac:SAC", replays=True)
+ROW = AlgorithmRow(SACHyperparameters, "trajtrainer.learning.algos.sac.sac:SAC", replays=True, clones=True)

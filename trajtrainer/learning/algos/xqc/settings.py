@@ -70,6 +70,7 @@ ROW = AlgorithmRow(
     XQCHyperparameters,
     "trajtrainer.learning.algos.xqc.xqc:XQC",
     replays=True,
+    clones=True,
     presets={"baselines": _BASELINES},
     first_settings="trajtrainer.learning.algos.xqc.first_settings:suggested",
 )

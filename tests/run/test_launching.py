@@ -1,0 +1,96 @@
+"""Players load while the trainer imports torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.run import process_tree
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+LIMIT_S = 300.0
+# Stops at the import of torch: says which players there are, and then goes on, or waits for a signal.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            from tests.run import process_tree
+            players = process_tree.players(__import__("os").getpid())
+            Path("players").write_text(" ".join(map(str, players)))
+            while "wait" in sys.argv[1] and not Path("signaled").exists():
+                time.sleep(0.02)
+
+sys.meta_path.insert(0, Finder())
+from trajtrainer.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def start(folder: Path, how: str, *arguments: str) -> subprocess.Popen[str]:
+    (folder / "a.yaml").write_text("default_settings: {max_steps: 200, summary_freq: 100}\n", encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, how, "learn", "a.yaml", "--run-id=a", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def players_at_import(folder: Path) -> list[int]:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not (folder / "players").exists() or not (folder / "players").read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return [int(pid) for pid in (folder / "players").read_text().split()]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_players_are_running_when_torch_is_imported(num_envs: int, tmp_path: Path) -> None:
+    env = ["--env=sim:Basic", f"--num-envs={num_envs}"]
+    run = start(tmp_path, "go", *env)
+    output, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, output
+    if num_envs == 1:  # several are started by worker processes, which are only just loading
+        assert len(players_at_import(tmp_path)) == 1
+    assert (tmp_path / "results" / "a" / "Basic.onnx").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_during_the_import_ends_the_player_too(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    run = start(tmp_path, "wait", "--env=sim:Basic")
+    players = players_at_import(tmp_path)
+    run.send_signal(number)
+    (tmp_path / "signaled").touch()
+    output, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == code, output
+    assert "Stopped before the environment was connected; nothing was trained." in output
+    assert "Traceback" not in output
+    assert players
+    assert not any(map(process_tree.is_alive, players))
+
+
+def test_a_device_that_does_not_exist_is_found_late_and_ends_the_player(tmp_path: Path) -> None:
+    run = start(tmp_path, "go", "--env=sim:Basic", "--torch-device=nonsense")
+    output, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 1
+    assert "error: torch_settings.device is 'nonsense', which cannot be used here" in output
+    players = players_at_import(tmp_path)
+    assert players
+    assert not any(map(process_tree.is_alive, players))
+
+
+def test_checks_and_launch_need_no_torch() -> None:
+    program = "import sys, trajtrainer.run.session; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"

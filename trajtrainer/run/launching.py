@@ -1,0 +1,60 @@
+"""Launches players before torch is imported, which takes seconds, so that they load at the same time."""
+
+from __future__ import annotations
+
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.envs.protocol import Environment, PlayerLogs, connect, report_device
+from trajtrainer.envs.select import is_player, make_environment
+from trajtrainer.settings.run import RunSettings
+
+
+class LaunchedPlayers:
+    """The players of an environment that is used in the main loop.
+
+    An error at the launch is raised by ``environment``, when the run is ready to record it.
+
+    Args:
+        settings: settings of the run.
+        logs: where players write their logs.
+    """
+
+    def __init__(self, settings: RunSettings, logs: PlayerLogs) -> None:
+        self._environment: Environment | None = None
+        self._error: TrajtrainerError | None = None
+        try:
+            self._environment = make_environment(settings, logs, waits=False)
+        except TrajtrainerError as error:
+            self._error = error
+
+    def environment(self, device: str) -> Environment:
+        """Wait until the first player is ready, and return the environment.
+
+        Args:
+            device: the torch device, which players are told.
+
+        Raises:
+            TrajtrainerError: see ``make_environment``.
+        """
+        if self._error is not None:
+            raise self._error
+        assert self._environment is not None
+        report_device(self._environment, device)
+        connect(self._environment)
+        return self._environment
+
+    def close(self) -> None:
+        """Shut down the players. May be called more than once."""
+        if self._environment is not None:
+            self._environment.close()
+
+    def kill(self) -> None:
+        """Kill the players without waiting. Safe in a signal handler."""
+        if self._environment is not None:
+            self._environment.kill()
+
+
+def can_launch(settings: RunSettings) -> bool:
+    """Return whether the loop of a run will use players, which can be launched early."""
+    is_offline = settings.is_offline and not settings.checkpoint_settings.inference
+    path = settings.env_settings.env_path
+    return not settings.acts_elsewhere and not is_offline and (path is None or is_player(path))
