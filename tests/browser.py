@@ -97,12 +97,18 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, expression: str, limit_s: float = LIMIT_S) -> Any:
-        """The value of an expression as soon as it is true."""
+        """The value of an expression as soon as it is true. What it looks at may not be there yet."""
         until = time.monotonic() + limit_s
-        while not (value := self.run(expression)):
-            assert time.monotonic() < until, (expression, self.problems, self.run("document.body?.innerText"))
+        while True:
+            try:
+                value, fault = self.run(expression), None
+            except AssertionError as error:
+                value, fault = None, error
+            if value:
+                return value
+            if time.monotonic() > until:
+                raise AssertionError(expression, self.problems, self.run("document.body?.innerText")) from fault
             time.sleep(0.05)
-        return value
 
     def click(self, selector: str) -> None:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.envs.protocol import Environment, PlayerLogs, connect, report_device
 from trajtrainer.envs.select import is_player, make_environment
 from trajtrainer.settings.run import RunSettings
@@ -58,3 +61,9 @@ def can_launch(settings: RunSettings) -> bool:
     is_offline = settings.is_offline and not settings.checkpoint_settings.inference
     path = settings.env_settings.env_path
     return not settings.acts_elsewhere and not is_offline and (path is None or is_player(path))
+
+
+def make_in_own_process(seed: int, make: Callable[[], Environment]) -> Environment:
+    """Make the environment of an actor that has its own process, whose global random generators are seeded first."""
+    seed_global_generators(seed)
+    return make()

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.plugins import resolve
-from trajtrainer.core.seeds import environment_seed, seed_global_generators
+from trajtrainer.core.seeds import environment_seed
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, LogFolder
 from trajtrainer.envs.select import is_player
@@ -23,6 +23,7 @@ from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport, log_level
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.transports.inline import InlineTransport
+from trajtrainer.run.launching import make_in_own_process
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.settings.actors import ACTOR_BACKENDS
@@ -163,18 +164,14 @@ def _task(
     if known is not RawImageOrder.AUTO:  # already detected before a restart
         own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=known))
     if make_environment is environment_of_settings:
-        make = partial(environment_of_settings, own, logs or LogFolder(folder), ports_of_run=settings.num_ports)
+        where = logs or LogFolder(folder)
+        make = partial(environment_of_settings, own, where, ports_of_run=settings.num_ports, waits=False)
     else:
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
     if ACTOR_BACKENDS[given.backend].has_own_process:
-        make = partial(_in_own_process, seed, make)
+        make = partial(make_in_own_process, seed, make)
     return ActorTask(number, make, cores, log_level(number, debug=settings.debug), logs)
-
-
-def _in_own_process(seed: int, make: Callable[[], Environment]) -> Environment:
-    seed_global_generators(seed)
-    return make()
 
 
 def _log_folder(folder: RunFolder, number: int) -> Path | None:

@@ -19,7 +19,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import ActorTask
-from trajtrainer.run.actors.transports.pipe import PipeChannel
+from trajtrainer.run.actors.transports.pipe_channel import PipeChannel
 
 LAMP = "python:tests.run.api.test_learn_api:Lamp"
 WANDER = "python:tests.run.actors.wander:Wander"
@@ -132,4 +132,4 @@ def test_actors_keep_to_their_cores_and_say_which_are_not_there(
     bound = ActorTask(0, lambda: pytest.fail("it has no cores"), [core, 9999], 20)
     connection, _other = Pipe()
     with pytest.raises(SettingsError, match=r"gives actor 0 the cores \[\d+, 9999\].*the cores \[9999\]"):
-        Host(bound, PipeChannel(LockedPipe(connection))).run()
+        Host(bound).run(PipeChannel(LockedPipe(connection)))

@@ -78,8 +78,10 @@ def serving(results: Path, host: str = "127.0.0.1", token: str | None = None) ->
 def watching(browser: Browser, results: Path) -> Iterator[Served]:
     """A server for a browser, which leaves it in time."""
     with serving(results) as served:
-        yield served
-        browser.open("about:blank")  # before the server is gone, which the page would complain of
+        try:
+            yield served
+        finally:
+            browser.open("about:blank")  # before the server is gone, which the page would complain of
 
 
 def opened(browser: Browser, served: Served, view: str = "") -> None:

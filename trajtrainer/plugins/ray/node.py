@@ -107,7 +107,7 @@ def _run(pickled: bytes, channel: RayChannel) -> None:
             content.args = (f"{content} (On node {_node_name()}.)",)
         channel.post(kind, content)
 
-    run_host(Host(task, channel), post, send_logs)
+    run_host(Host(task), channel, post, send_logs)
 
 
 def _node_name() -> str:

@@ -26,7 +26,7 @@ from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, connect
 from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
@@ -288,14 +288,25 @@ class ActorLoop:
 
 
 class Host:
-    """Starts an actor's environments and runs the actor, in its own thread, in its own process or on another node."""
+    """Starts an actor's environments and runs the actor, in its own thread, in its own process or on another node.
 
-    def __init__(self, task: messages.ActorTask, channel: messages.Channel) -> None:
+    Players may be launched before the actor runs, so that they load while its process imports torch.
+    """
+
+    def __init__(self, task: messages.ActorTask) -> None:
         self._environment: Environment | None = None
         self._task = task
-        self._channel = channel
+        self._error: Exception | None = None
 
-    def run(self) -> None:
+    def launch(self) -> None:
+        """Launch the environments. An error is raised by ``run``."""
+        try:
+            self._bind()
+            self._environment = self._task.make_environment()
+        except Exception as error:
+            self._error = error
+
+    def run(self, channel: messages.Channel) -> None:
         """Run until the learner ends this actor or disappears.
 
         Raises:
@@ -303,20 +314,27 @@ class Host:
             TrajtrainerError: the environments cannot be started or failed for good, or a policy has diverged.
         """
         with contextlib.suppress(messages.ActorEndedError):
-            self._channel.report(messages.Hello(__version__))
-            cores = self._task.cores
-            if sys.platform == "linux" and cores is not None:
-                # This binds the calling thread, and all threads and processes that it starts later.
-                with contextlib.suppress(OSError):  # no such core: the check below reports it
-                    os.sched_setaffinity(0, cores)
-                missing = sorted(set(cores) - os.sched_getaffinity(0))
-                if missing:
-                    raise SettingsError(
-                        f"actors.cpu_affinity gives actor {self._task.number} the cores {list(cores)}, but its machine "
-                        f"does not have the cores {missing}, or does not let the actor use them."
-                    )
-            self._environment = self._task.make_environment()
-            ActorLoop(self._environment, self._channel, Timers()).run()
+            channel.report(messages.Hello(__version__))
+            if self._environment is None and self._error is None:
+                self.launch()
+            if self._error is not None:
+                raise self._error
+            assert self._environment is not None
+            connect(self._environment)
+            ActorLoop(self._environment, channel, Timers()).run()
+
+    def _bind(self) -> None:
+        """Bind the calling thread, and all threads and processes that it starts later, to the actor's cores."""
+        cores = self._task.cores
+        if sys.platform == "linux" and cores is not None:
+            with contextlib.suppress(OSError):  # no such core: the check below reports it
+                os.sched_setaffinity(0, cores)
+            missing = sorted(set(cores) - os.sched_getaffinity(0))
+            if missing:
+                raise SettingsError(
+                    f"actors.cpu_affinity gives actor {self._task.number} the cores {list(cores)}, but its machine "
+                    f"does not have the cores {missing}, or does not let the actor use them."
+                )
 
     def kill(self) -> None:
         """Kill the environments. Can be called from any thread."""

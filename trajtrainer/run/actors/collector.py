@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,11 @@ from trajtrainer.experience.agent_processor import AgentProcessor, match_results
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.trajectory import TrajectoryBatch
-from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.run.actors.messages import Assignment, Matches, NewBehavior
 from trajtrainer.settings.trainer import SelfPlaySettings
+
+if TYPE_CHECKING:  # as in ``messages``
+    from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 
 _LOGGER = logging.getLogger(__name__)
 # Each name becomes a TensorBoard tag that is kept in memory, so names that contain numbers would use up the memory.

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,11 @@ from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.source import Chunk, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.experience.trajectory import TrajectoryBatch, of_workers
-from trajtrainer.learning.algos.acting import ActorPolicy, Policy
-from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.settings.trainer import TrainerSettings
+
+if TYPE_CHECKING:  # An actor's process launches its players before it imports torch.
+    from trajtrainer.learning.algos.acting import ActorPolicy, Policy
+    from trajtrainer.learning.nn.actor import Actor
 
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62

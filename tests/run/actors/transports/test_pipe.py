@@ -26,7 +26,8 @@ from trajtrainer.run.actors.messages import (
     Report,
     SetParameters,
 )
-from trajtrainer.run.actors.transports.pipe import ORDER, PipeChannel, PipeTransport, _Member
+from trajtrainer.run.actors.transports.pipe import ORDER, PipeTransport, _Member
+from trajtrainer.run.actors.transports.pipe_channel import PipeChannel
 from trajtrainer.run.actors.transports.remote import REPORT
 
 

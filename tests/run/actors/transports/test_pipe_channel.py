@@ -15,7 +15,8 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
 from trajtrainer.run.actors.messages import Experience
-from trajtrainer.run.actors.transports.pipe import PipeChannel, PipeTransport, _Member
+from trajtrainer.run.actors.transports.pipe import PipeTransport, _Member
+from trajtrainer.run.actors.transports.pipe_channel import PipeChannel
 
 LAYOUT = PackedLayout(vector_spec(), [np.float32])
 

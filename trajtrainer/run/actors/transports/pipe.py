@@ -17,22 +17,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
-
-import torch
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe, relay_log
-from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any, without_main_module
-from trajtrainer.envs.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
+from trajtrainer.envs.workers.process import ChildProcess, wait_for_any, without_main_module
+from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
 from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import (
     ActorDiedError,
-    ActorEndedError,
     ActorTask,
     Buffer,
     End,
@@ -42,57 +39,16 @@ from trajtrainer.run.actors.messages import (
     Order,
     Report,
 )
-from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
+from trajtrainer.run.actors.process import run_actor
+from trajtrainer.run.actors.transports.pipe_channel import FREE, PipeChannel
+from trajtrainer.run.actors.transports.remote import RemoteTransport, run_host
 from trajtrainer.settings.run import RunSettings
 
 ORDER = b"o"
-FREE = b"v"  # frees a block: the learner has read it
 
 # Time for players to quit before they are killed.
 _CLOSE_GRACE_S = 16.0
 _LONGEST_WAIT_S = 1.0
-
-
-class PipeChannel(RemoteChannel):
-    """The actor's end. It allocates memory blocks as needed; the allowance limits their number."""
-
-    def __init__(self, pipe: LockedPipe) -> None:
-        super().__init__()
-        self._pipe = pipe
-        self._blocks = Blocks()
-        self._weights = OpenedBlocks()
-        threading.Thread(target=self._read, name="orders", daemon=True).start()
-
-    def report(self, report: Report) -> None:
-        try:
-            self._pipe.post(REPORT, report)
-        except OSError:
-            raise ActorEndedError from None
-
-    def reserve(self, size: int) -> tuple[Buffer, BlockPlace]:
-        return self._blocks.reserve(size)
-
-    def _read(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                kind, content = messages.read(self._pipe.connection)
-                if kind == FREE:
-                    self._blocks.take_back(content)
-                    continue
-                if isinstance(content, LoadWeights):
-                    content = replace(content, place=self._weights.buffer(content.place))
-                self.incoming.put(content)
-        self.incoming.put(End())  # The learner has ended.
-        self._pipe.close()
-
-
-def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Run an actor in its own process."""
-    torch.set_num_threads(1)
-    pipe = LockedPipe(connection)
-    host = Host(task, PipeChannel(pipe))
-    begin_child(pipe, lifeline, task.log_level, host.kill)
-    run_host(host, pipe.post)
 
 
 class ActorThread:
@@ -101,9 +57,9 @@ class ActorThread:
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
         pipe = LockedPipe(other)
-        self._host = Host(task, PipeChannel(pipe))
+        self._host = Host(task)
         self._thread = threading.Thread(
-            target=run_host, args=(self._host, pipe.post), name=f"actor {task.number}", daemon=True
+            target=run_host, args=(self._host, PipeChannel(pipe), pipe.post), name=f"actor {task.number}", daemon=True
         )
         self._thread.start()
 

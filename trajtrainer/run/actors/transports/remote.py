@@ -152,10 +152,12 @@ class RemoteChannel(ABC):
         policy.load(PolicyUpdate(order.version, weights))
 
 
-def run_host(host: Host, post: Callable[..., None], send_logs: Callable[[], object] = lambda: None) -> None:
+def run_host(
+    host: Host, channel: RemoteChannel, post: Callable[..., None], send_logs: Callable[[], object] = lambda: None
+) -> None:
     """Run an actor until it ends. ``post`` sends messages to the transport, ``send_logs`` the players' logs."""
     try:
-        host.run()
+        host.run(channel)
     except Exception as error:
         send_logs()
         with suppress(OSError):  # Report the error first, because closing may take seconds.
