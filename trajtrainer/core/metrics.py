@@ -92,7 +92,7 @@ class MetricSample:
 
 
 def of_summary(values: Mapping[str, StatsSummary], step: int) -> dict[str, float]:
-    """Return the metrics in a summary: name -> value. The step is left out if the summary is of an evaluation."""
+    """Return the metrics in a summary: name -> value. The summary of an evaluation has no step."""
     found = of_statistics(lambda tag: values[tag].mean if tag in values and len(values[tag].values) else None)
     if EVALUATION_REWARD.tag not in values:
         found = {STEP.name: step, **{name: value for name, value in found.items() if name != STEP.name}}
@@ -112,7 +112,7 @@ def of_statistics(value: Callable[[str], float | None]) -> dict[str, float]:
 
 
 def exposition(samples: Iterable[MetricSample]) -> str:
-    """Format samples in Prometheus' text format 0.0.4. All metrics are gauges, because a resumed run may go back."""
+    """Format samples in Prometheus' text format 0.0.4. All are gauges, because values may decrease when a run is resumed."""
     by_name: dict[str, list[str]] = {}
     for sample in samples:
         labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in sample.labels.items())
