@@ -112,7 +112,7 @@ def of_statistics(value: Callable[[str], float | None]) -> dict[str, float]:
 
 
 def exposition(samples: Iterable[MetricSample]) -> str:
-    """Format samples in Prometheus' text format 0.0.4. All are gauges, because values may decrease when a run is resumed."""
+    """Format samples in Prometheus' text format 0.0.4. All are gauges: a resumed run may decrease values."""
     by_name: dict[str, list[str]] = {}
     for sample in samples:
         labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in sample.labels.items())

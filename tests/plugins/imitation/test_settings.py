@@ -34,8 +34,8 @@ from trajtrainer.settings.yaml.convert import dump, load
             behavior(
                 "trainer_type: dagger\nhyperparameters: {expert: heuristic}\nnetwork_settings: {critic_only: [1]}"
             ),
-            "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with trainer_type dagger, "
-            "which has no critic that could see more",
+            "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected no sensors with trainer_type "
+            "dagger, which does not support critic_only",
         ),
         (
             behavior("trainer_type: ppo\ndataset: [x.demo]"),
