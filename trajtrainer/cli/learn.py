@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train according to the command line and the configuration, and return the exit code.
 
     Raises:
-        TrajtrainerError: the run ended early, for a reason that the user can do something about.
+        TrajtrainerError: the run ended early because of a problem that the user can fix.
     """
     timers = Timers()
     as_json = getattr(arguments, "log_format", "text") == "json"
@@ -33,11 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
             handler.show(debug=settings.debug)
             from trajtrainer.run.logs import banner, shell_line  # imported late, because --help does not need it
 
-            handler.say(banner())  # before the import of torch, which may take many seconds
-        with timers("run_training.import"):  # late, because neither --help nor a usage error needs torch
+            handler.say(banner())  # shown before torch is imported, which may take many seconds
+        with timers("run_training.import"):  # imported late, because --help does not need torch
             from trajtrainer.run import session
-        # Without this, the garbage collector visits all of torch's objects, which takes 0.1 s per collection (measured)
-        # and 0.2 s at exit.
+        # Exclude torch's objects from garbage collection. They would add 0.1 s per collection (measured) and 0.2 s at
+        # exit.
         gc.freeze()
         atexit.register(gc.freeze)
         by_name = Path(sys.argv[0]).stem == "trajtrainer"
