@@ -47,7 +47,7 @@ class Store(enum.Flag):
 
 
 class Moment(enum.Enum):
-    """When a column of a row is filled from the field of the same name in a step or action batch."""
+    """The stage at which a column of a row is filled, from the field of the same name in a step or action batch."""
 
     OBSERVED = enum.auto()  # with the step batch in which the agent requests a decision
     DECIDED = enum.auto()  # with the action batch that contains the decision

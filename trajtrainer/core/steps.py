@@ -144,7 +144,7 @@ class ActionBatch:
 
 
 class Aggregation(enum.IntEnum):
-    """How the values of one statistic within a summary are combined into one number.
+    """Method for combining the values of a statistic within a summary into one number.
 
     The members have the same values as in the protocol (docs/explanation/mlagents-behavior.md#side-channels).
     """

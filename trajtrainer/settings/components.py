@@ -16,7 +16,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class ScheduleType(enum.Enum):
-    """How a hyperparameter changes over the steps up to ``max_steps``."""
+    """The schedule of a hyperparameter from the first step to ``max_steps``."""
 
     CONSTANT = "constant"
     LINEAR = "linear"

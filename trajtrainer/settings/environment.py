@@ -131,7 +131,7 @@ def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: 
     if wrappers and (scheme is None or not scheme.takes_wrappers):
         where = "the Unity Editor" if env_path is None else shown(env_path)
         remedy = "is not a Python environment" if scheme is None else scheme.no_wrappers
-        message = f"expected none: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
+        message = f"expected no wrappers: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
         yield Fault(path, message)
 
 

@@ -64,7 +64,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "baselines": Preset(
-        "The defaults of Stable-Baselines3, which apply wherever its zoo (rl-baselines3-zoo) sets nothing else.",
+        "The defaults of Stable-Baselines3, which its zoo (rl-baselines3-zoo) uses unless it sets another value.",
         {
             **{
                 name: {

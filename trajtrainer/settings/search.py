@@ -46,14 +46,14 @@ _TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", 
 
 
 class Direction(enum.Enum):
-    """Whether higher or lower values of the metric are better."""
+    """``direction``: maximize or minimize the metric."""
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"
 
 
 class Measured(enum.Enum):
-    """How the metric's values over a run are reduced to one number."""
+    """``value``: method for reducing the metric's values over a run to one number."""
 
     END = "end"
     BEST = "best"
@@ -61,21 +61,21 @@ class Measured(enum.Enum):
 
 
 class Combined(enum.Enum):
-    """How the results of several seeds are combined."""
+    """``combined``: method for combining the results of several seeds."""
 
     MEAN = "mean"
     IQM = "iqm"
 
 
 class SamplerKind(enum.Enum):
-    """How the values of the next trial are chosen."""
+    """``sampler``: method for choosing the values of the next trial."""
 
     TPE = "tpe"
     RANDOM = "random"
 
 
 class PrunerKind(enum.Enum):
-    """How bad trials are stopped early."""
+    """``pruner``: method for stopping bad trials early."""
 
     MEDIAN = "median"
     HYPERBAND = "hyperband"

@@ -157,11 +157,11 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
         max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
         horizon = Choice(64, f"determines how soon {algorithm.value} can learn from new steps")
         if not exchange.players:
-            section["threaded"] = Choice(True, "the environment computes in the trainer's process")
+            section["threaded"] = Choice(True, "the environment runs in the trainer's process")
     elif seen.pictures:
-        max_steps, why = 1_000_000, "pictures take longer"
+        max_steps, why = 1_000_000, "learning from pictures takes longer"
     if playing_teams:
-        max_steps, why = 2_000_000, "opponents get better, too"
+        max_steps, why = 2_000_000, "the opponents improve, too"
         section["self_play"] = {
             "save_steps": Choice(20_000, f"{playing_teams} teams play against each other"),
             "team_change": Choice(100_000),
@@ -173,8 +173,8 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     section |= {
         "max_steps": Choice(max_steps, f"{why}; raise it if the reward is still rising at the end"),
         "time_horizon": horizon,
-        "summary_freq": Choice(max_steps // 50, "50 points in total"),
-        "checkpoint_interval": Choice(max_steps // 10, "10 in total"),
+        "summary_freq": Choice(max_steps // 50, "50 summaries in total"),
+        "checkpoint_interval": Choice(max_steps // 10, "10 checkpoints in total"),
         "keep_checkpoints": Choice(5),
     }
     return section
@@ -242,7 +242,7 @@ def _hyperparameters(seen: Seen, *, self_play: bool) -> Section:
         buffer_reason = f"{_STEPS_OF_EACH_AGENT} steps of each of {seen.agents} agents"
         while buffer > _MOST_BATCHES * batch:
             batch *= 2
-            batch_reason = f"a {_MOST_BATCHES}th of buffer_size or more"
+            batch_reason = f"at least 1/{_MOST_BATCHES} of buffer_size"
     buffer = math.ceil(buffer / batch) * batch
     return {
         "batch_size": Choice(batch, batch_reason),
@@ -264,9 +264,9 @@ def _network(seen: Seen) -> Section:
     many = numbers > _MANY_NUMBERS
     section: Section = {
         "normalize": Choice(
-            large, f"numbers up to {seen.largest:.3g} were seen" if numbers else "there are no vectors"
+            large, f"values up to {seen.largest:.3g} were observed" if numbers else "no vector observations"
         ),
-        "hidden_units": Choice(256, f"{numbers} numbers are seen") if many else Choice(128),
+        "hidden_units": Choice(256, f"{numbers} observed numbers") if many else Choice(128),
         "num_layers": Choice(2),
     }
     if pictures:

@@ -210,7 +210,7 @@ class TrainerSettings:
         elif self.dataset:
             offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
             others = f" (trainer_type {offline})" if offline else ""
-            expected = f"none, as trainer_type {self.trainer_type} learns from an environment{others}"
+            expected = f"no data set, as trainer_type {self.trainer_type} learns from an environment{others}"
             yield mismatch(("dataset",), self.dataset, expected)
 
     def _preset_fault(self, name: str) -> Fault:
@@ -218,7 +218,7 @@ class TrainerSettings:
         if name not in PRESETS:
             return mismatch(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
         known = ", ".join(covered(name))
-        expected = f"none with trainer_type {self.trainer_type}, which it does not cover (it covers {known})"
+        expected = f"no preset with trainer_type {self.trainer_type}, because {name} only covers {known}"
         return mismatch(("preset",), name, expected)
 
     def _offline_faults(self) -> Iterator[Fault]:
@@ -229,7 +229,7 @@ class TrainerSettings:
             yield mismatch(("dataset",), self.dataset or None, expected)
         for name in ("self_play", "behavioral_cloning"):
             if getattr(self, name) is not None:
-                yield mismatch((name,), {name: ...}, f"none, {kind}")
+                yield mismatch((name,), {name: ...}, f"no {name}, {kind}")
         for name in self.reward_signals:
             if name != "extrinsic":
                 expected = f"no reward signal but extrinsic, {kind}, which contains no other rewards"

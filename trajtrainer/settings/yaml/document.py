@@ -167,7 +167,7 @@ class _Loader(yaml.SafeLoader):
                 "behavior; expected the settings of at least one. Use the file that the run was started with",
             )
             return {}
-        self._complain(place, f"the tag {node.tag} has no meaning here")
+        self._complain(place, f"the tag {node.tag} is not supported")
         return None
 
     def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
@@ -178,7 +178,7 @@ class _Loader(yaml.SafeLoader):
         except ValueError:  # an invalid date such as May 32, or a number with too many digits
             return node.value
         except yaml.YAMLError:
-            self._complain(place, f"the tag {node.tag} has no meaning here")
+            self._complain(place, f"the tag {node.tag} is not supported")
             return None
         return value if value is None or node.tag == _STRING_TAG else Written(value, node.value)
 
