@@ -268,8 +268,8 @@ WRONG = [
     ),
     (
         "env_settings: {env_path: Game, wrappers: ['a:B']}",
-        "a.yaml:1: env_settings.wrappers: expected no wrappers: they are for gym:, pettingzoo: and python: environments, "
-        "and 'Game' is not a Python environment",
+        "a.yaml:1: env_settings.wrappers: expected no wrappers: they are for gym:, pettingzoo: and python: "
+        "environments, and 'Game' is not a Python environment",
     ),
     (
         "env_settings: {env_path: 'gym:Pong-v5', wrappers: [\"a:B 'x=1\"]}",
