@@ -610,7 +610,7 @@ environment_parameters:
         settings = load(text, "a.yaml")
 
     assert [record.getMessage() for record in caplog.records] == [
-        "a.yaml:4: behaviors.A.framework: this option was removed and is ignored: there is only PyTorch",
+        "a.yaml:4: behaviors.A.framework: this option was removed and is ignored: PyTorch is always used",
         "a.yaml:8: behaviors.A.reward_signals.curiosity.encoding_size: this option is deprecated; use "
         "network_settings: hidden_units instead",
         "a.yaml:9: behaviors.A.reward_signals.rnd.encoding_size: this option is deprecated; use "

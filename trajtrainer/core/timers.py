@@ -98,7 +98,7 @@ class TimerNode:
             child.add_seconds(kinds.get(name, kind), kinds, seconds)
 
     def merge(self, other: TimerNode) -> None:
-        """Add the times and counts of ``other``, block by block."""
+        """Add the times and counts of ``other`` and its inner blocks."""
         self.total += other.total
         self.count += other.count
         for name, child in other.children.items():
@@ -118,7 +118,7 @@ class TimerNode:
 
 
 def add_trees(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Add two trees from ``to_dict``, block by block.
+    """Add up two trees from ``to_dict``, block by block.
 
     The trees may come from damaged files: invalid numbers count as 0, and unknown keys are dropped.
     """

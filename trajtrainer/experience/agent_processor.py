@@ -171,7 +171,7 @@ class AgentProcessor:
         self._begin(slots, rows[num:])
         num_given_up = 0
         if same is None:
-            # All messages from the last ``remember`` until the previous message contained the same agents.
+            # The agents of the last ``remember`` decided in every message up to the previous one.
             histories.seen[roster.last_slots] = self._clock - 1
             histories.seen[slots] = self._clock
             roster.remember(deciding, slots)

@@ -84,7 +84,7 @@ class ActorOverride:
 
 @frozen
 class RuntimeEnvSettings:
-    """``runtime_env``: files and packages that Ray sets up on a node before an actor starts. The names are Ray's.
+    """``runtime_env``: files and packages that Ray sets up on a node before an actor starts. The keys are those of Ray.
 
     Attributes:
         working_dir: folder to copy to all nodes (up to 100 MiB), or a URI. Relative paths are resolved in it.

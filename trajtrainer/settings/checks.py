@@ -98,7 +98,7 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 class InvalidValueError(SettingsError):
-    """Some values of a settings object are invalid."""
+    """One or more values of a settings object are invalid."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))

@@ -29,7 +29,7 @@ from trajtrainer.settings.schemes import find_scheme
 
 LOOPBACK = "127.0.0.1"
 UNSEEDED = -1
-_LARGEST_SEED = 2**31 - 1  # the handshake carries the seed as int32
+_LARGEST_SEED = 2**31 - 1  # the seed is an int32 in the handshake
 LARGEST_PORT = 65535
 _WRAPPER, _ARGUMENT = re.compile(r"[\w.]+:[\w.]+"), re.compile(r"[^\W\d]\w*=")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOAD_NOTE = "The --load option is deprecated; use --resume."
 _TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains unless --inference is given."
-_REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
+_REMOVED_NOTE = "The {} option was removed and is ignored: PyTorch is always used."
 LOG_FORMATS = ("text", "json")
 _TRAINING = {
     "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",

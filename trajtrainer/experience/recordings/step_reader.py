@@ -36,7 +36,7 @@ from trajtrainer.envs.unity.proto import columnar_pb2
 from trajtrainer.envs.unity.proto.communicator_pb2 import AgentInfoActionPairProto
 from trajtrainer.envs.unity.records import AGENT, AgentError, AgentLayout, check_records, read_agent, read_observation
 
-# Field numbers of AgentInfoActionPairProto and, in its second field, of AgentActionProto.
+# Field numbers of AgentInfoActionPairProto and of the AgentActionProto in its second field.
 _OLD_ACTIONS, _VALUE, _CONTINUOUS_ACTIONS, _DISCRETE_ACTIONS = (2, 1), (2, 4), (2, 6), (2, 7)
 _STEP: Schema = {
     1: AGENT,

@@ -136,7 +136,7 @@ def _kind(entry: PlacedValue) -> str:
 
 
 def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Problem]) -> PlacedValue:
-    """Convert the settings of one behavior. In the old form, its keys replaced those of ``default``."""
+    """Convert the settings of one behavior. In the old format, its keys override those of ``default``."""
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", PlacedValue("ppo", place))

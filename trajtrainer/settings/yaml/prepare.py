@@ -42,7 +42,7 @@ def prepare(root: PlacedValue) -> None:
 
 
 def prepare_behavior(behavior: PlacedValue) -> None:
-    """Convert the settings of one behavior to their full form, in place and without ``default_settings``."""
+    """Convert the settings of one behavior to their full form, in place. ``default_settings`` are not applied."""
     notes: list[Problem] = []
     behavior.content = _prepared(behavior, PlacedValue(None, behavior.place), notes).content
     _warn(notes)
@@ -68,7 +68,7 @@ def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
     """Remove ``framework``, and convert a ``dataset`` given as a single file or folder to a list."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
-        notes.append(Problem(framework.place, "this option was removed and is ignored: there is only PyTorch"))
+        notes.append(Problem(framework.place, "this option was removed and is ignored: PyTorch is always used"))
     dataset = behavior.at("dataset")
     if isinstance(dataset.content, str):
         dataset.content = [PlacedValue(dataset.content, dataset.place)]
