@@ -29,5 +29,5 @@ gymnasium.register(
     ID,
     entry_point="trajtrainer.gymnasium:UnityEnv",
     vector_entry_point="trajtrainer.envs.scenes.vector:make_vec",
-    nondeterministic=True,  # a player reads its seed only when it starts
+    nondeterministic=True,  # a player only reads its seed at the start
 )

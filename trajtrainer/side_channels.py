@@ -1,4 +1,4 @@
-"""The side channels of ``mlagents_envs``, whose own modules fail to import under current protobuf versions.
+"""The side channels of ``mlagents_envs``. Its own modules cannot be imported with current versions of protobuf.
 
 >>> from trajtrainer.side_channels import EngineConfigurationChannel
 >>> channel = EngineConfigurationChannel()

@@ -1,6 +1,6 @@
 """Contract tests for plugins and environments, with one base class for each kind.
 
-To test its plugin, a package subclasses one of them in a module that pytest collects::
+To test a plugin, subclass one of them in a module that pytest collects::
 
     from trajtrainer.testing import RewardSignalContract
 
@@ -8,7 +8,7 @@ To test its plugin, a package subclasses one of them in a module that pytest col
         row = my_package.novelty.ROW
         name = "novelty"
 
-Under pytest, failed assertions show the values that they compared.
+Under pytest, failed assertions show the compared values.
 """
 
 from __future__ import annotations

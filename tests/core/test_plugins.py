@@ -268,7 +268,7 @@ def test_a_built_in_name_is_not_taken_over(install: Install, caplog: pytest.LogC
     assert settings.reward_signals["rnd"] == REWARD_SIGNALS.builtin["rnd"].settings()
     assert caplog.messages == [
         "package greedy 1.0 (entry point 'rnd' = 'greedy_module:ROW' of group 'trajtrainer.reward_signals') is "
-        "ignored, because trajtrainer has a reward signal with that name; the package must use another."
+        "ignored, because trajtrainer has a reward signal with that name; the package must rename it."
     ]
 
 

@@ -29,8 +29,8 @@ RECORDED = (ROOT / "config" / "demos" / "3DBall.demo").as_posix()
         (
             f"hyperparameters: {{demonstrations: {{demo_path: '{RECORDED}'}}}}",
             f"Behavior 'Pendulum-v1': {Path(RECORDED)}: the sensor 'VectorSensor_size8' (observation 0) was recorded "
-            "with the shape (8,), but in the behavior it has (3,). Record it again with the sensors and actions that "
-            "the game has now.",
+            "with the shape (8,), but in the behavior it has (3,). Record it again with the current sensors and "
+            "actions of the game.",
         ),
     ],
     ids=["symmetry", "critic_only", "demonstrations"],

@@ -132,8 +132,7 @@ def test_sections_whose_fields_do_not_fit_together_are_reported_beside_others() 
     ) == [
         "6: behaviors.A.network_settings.memory.sequence_length: found 9, expected at most "
         "hyperparameters.batch_size (8)",
-        "7: behaviors.A.keep_checkpoints: found 0, expected at least 1, the number of checkpoints that "
-        "even_checkpoints spreads over the run",
+        "7: behaviors.A.keep_checkpoints: found 0, expected at least 1 with even_checkpoints",
         "9: env_settings.num_envs: found 2, expected 1, as no env_path is given (the Editor is one environment)",
         "10: engine_settings.width: found 'x', expected a whole number",
     ]

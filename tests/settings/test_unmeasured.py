@@ -65,7 +65,7 @@ def test_nothing_is_said_where_everything_is_measured(text: str) -> None:
 def test_an_evaluation_that_comes_too_late_to_stop_the_run(behavior: str, place: str) -> None:
     (fault,) = found(f"behaviors: {{A: {{{SHORT}, {behavior}}}}}\n{EVALUATION}")
     assert fault.startswith(f"{place}: found 60")
-    assert fault.endswith("the only evaluation is the one at the end, so stop.patience cannot end the run")
+    assert fault.endswith("the only evaluation is at the end, so stop.patience cannot end the run")
 
 
 @pytest.mark.parametrize(

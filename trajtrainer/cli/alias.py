@@ -8,7 +8,7 @@ from pathlib import Path
 from trajtrainer.core.errors import RunFolderError
 
 NAME = "mlagents-learn"
-# Every launcher written by an installer contains the name of the module it calls (in an archive in .exe files).
+# Installers write the name of the called module into every launcher (in .exe files, it is in an embedded archive).
 _OURS = b"trajtrainer.cli.main"
 
 
@@ -30,13 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write(folder: Path, ending: str = "") -> str:
-    """Create the command as a copy of the ``trajtrainer`` launcher, and return the text to print.
+    """Create the command by copying the ``trajtrainer`` launcher, and return the text to print.
 
-    Both launchers call the same function, which runs ``learn`` if the program has the name of the alias.
+    Both launchers call the same function. It runs ``learn`` if the program has the name of the alias.
 
     Args:
         folder: the folder with the commands of the Python environment.
-        ending: the file extension of programs.
+        ending: the file extension of executables.
 
     Raises:
         RunFolderError: see ``run``.

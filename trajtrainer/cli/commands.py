@@ -15,9 +15,9 @@ class CommandRow:
     Attributes:
         help: a description of the command in one sentence.
         module: the name of its module (``my_package.weigh``). The module defines ``add_arguments(parser)``, which is
-            called with an ``argparse.ArgumentParser``, and ``run(arguments)``, which returns the exit code. It is
-            imported only when the command is used, and should not import anything slow before ``run``, so that
-            ``--help`` is fast.
+            called with an ``argparse.ArgumentParser``, and ``run(arguments)``, which returns the exit code. The module
+            is imported only when the command is used. To keep ``--help`` fast, it should import slow modules only in
+            ``run``.
     """
 
     help: str

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
     import shtab  # imported late, because no other command needs it
 
-    # This is the only place that builds the parsers of all commands.
+    # Normally, a command only builds its own parser, but completion needs the parsers of all commands.
     whole = argparse.ArgumentParser("trajtrainer")
     whole.add_argument("--version", action="version", version="")
     commands = whole.add_subparsers()

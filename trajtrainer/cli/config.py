@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = resolve(arguments, converts=True)
-        # Check the section ``search`` as well, if the file has one.
+        # Also check the section ``search`` if the file has one.
         path = arguments.trainer_config_path
         if path is not None:
             from trajtrainer.settings.presets import config_path

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the files, and log their paths.
 
     Raises:
-        CheckpointError: there is nothing to export, or a checkpoint cannot be used.
+        CheckpointError: there is no policy to export, or a checkpoint cannot be used.
         ExportError: a policy cannot be exported or written.
         SettingsError: the options are incompatible with each other.
         PluginError: the package that provides the format is broken.

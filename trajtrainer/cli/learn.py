@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train according to the command line and the configuration, and return the exit code.
 
     Raises:
-        TrajtrainerError: the run ended early, for a reason that the user can do something about.
+        TrajtrainerError: the run ended early because of a problem that the user can fix.
     """
     timers = Timers()
     as_json = getattr(arguments, "log_format", "text") == "json"
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
             handler.show(debug=settings.debug)
             from trajtrainer.run.logs import banner, shell_line  # imported late, because --help does not need it
 
-            handler.say(banner())
-            from trajtrainer.run import session  # late as well: neither help nor wrong usage needs it
+            handler.say(banner())  # shown before torch is imported, which may take many seconds
+            from trajtrainer.run import session  # imported late, because --help does not need it
         by_name = Path(sys.argv[0]).stem == "trajtrainer"
         program = ["trajtrainer", "learn"] if by_name else [sys.executable, "-m", "trajtrainer", "learn"]
         return session.run(settings, handler, timers, shell_line([*program, *flags.to_resume(arguments)]))

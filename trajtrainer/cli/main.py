@@ -25,7 +25,7 @@ _ALIAS = "mlagents-learn"  # created by ``trajtrainer alias``
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser with short usage errors, which suggests the option that was probably meant."""
+    """Argument parser with short usage errors that suggest the option the user probably meant."""
 
     def error(self, message: str) -> NoReturn:
         arguments = argparse.HelpFormatter(prog="", width=_ONE_LINE)
@@ -47,12 +47,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 for success, 1 for an explained error, 2 for wrong usage."""
+    """Run a command and return its exit code: 0 for success, 1 for an error with a message, 2 for wrong usage."""
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None and Path(sys.argv[0]).stem == _ALIAS:
         arguments = ["learn", *arguments]
     for stream in (sys.stdout, sys.stderr):
-        # On Windows, the encoding of files and pipes lacks many characters, even some that our own tables contain.
+        # On Windows, files and pipes have an encoding without many characters, even some that our own tables contain.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
@@ -83,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 print(flush=True)
             except OSError:
-                return 1  # stdout is the closed pipe: in 'trajtrainer ... | head', head has read enough
+                return 1  # stdout is closed, as in 'trajtrainer ... | head' after head has exited
         raise
     finally:
-        # The interpreter would fail at exit if it could not write the remaining output to a closed pipe.
+        # If stdout is a closed pipe, the interpreter would print an error at exit while flushing the remaining output.
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -125,7 +125,7 @@ def parse(name: str, argv: Sequence[str]) -> Callable[[], int]:
 
 
 def _choose(first: Sequence[str]) -> str:
-    """Return the command named by the first argument. The other arguments are left to the command's own parser."""
+    """Return the command named by the first argument. The command's own parser handles the other arguments."""
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         "trajtrainer",
@@ -148,6 +148,6 @@ def _choose(first: Sequence[str]) -> str:
 
 
 def _about(name: str) -> str:
-    """Describe a command. For one from a package, which must not be imported here, name the package instead."""
+    """Return the help text of a command or, to avoid importing a package, the name of the package that adds it."""
     package = COMMANDS.package(name)
     return f"Provided by the package {package}." if package else COMMANDS[name].help

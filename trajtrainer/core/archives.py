@@ -13,7 +13,7 @@ An entry takes about 100 bytes, and zipfile is slow to read many of them.
 
 
 class LargeDirectoryError(ValueError):
-    """An archive lists far more members than any file that this package reads."""
+    """The archive's directory is larger than the limit."""
 
 
 def open_zip(source: IO[bytes], largest: int = LARGEST_DIRECTORY) -> zipfile.ZipFile:
@@ -33,7 +33,7 @@ def open_zip(source: IO[bytes], largest: int = LARGEST_DIRECTORY) -> zipfile.Zip
 
 
 class _LimitedReads:
-    """Limits the size of reads while zipfile opens a file: it reads the whole directory at once."""
+    """A file that limits the size of a read, because zipfile reads the whole directory of an archive at once."""
 
     def __init__(self, source: IO[bytes], longest: int) -> None:
         self._source, self._longest = source, longest

@@ -40,7 +40,7 @@ def write_bytes(path: Path, data: bytes | memoryview, *, syncs_folder: bool = Tr
 
 
 def write_text(path: Path, text: str) -> None:
-    """Like ``write_bytes``, but for text, which is encoded as UTF-8 with unchanged line endings."""
+    """Like ``write_bytes``, but for text. It is encoded as UTF-8, and line endings are not changed."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -159,7 +159,7 @@ def try_writing(folder: Path, size: int) -> None:
 
 
 def _patiently(action: Callable[[], object]) -> None:
-    """Run ``action``, with retries for a few seconds on Windows, where another program may have the file open."""
+    """Run ``action``. On Windows, retry it for a few seconds while another program has the file open."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -182,7 +182,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _sync(temporary: Path, path: Path) -> None:
-    # Without a message, a run would seem to hang at its end during a slow fsync.
+    # Without this message, a slow fsync at the end of a run would look like a hang.
     slow = threading.Timer(_SLOW_S, logger.info, ("The disk is slow. Waiting for %s to be saved.", path))
     slow.daemon = True
     slow.start()
@@ -197,7 +197,7 @@ def _sync(temporary: Path, path: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power failure, if the system supports that."""
     if os.name == "nt":
-        return  # Windows has no such call. Some network file systems do not support it, which is not an error either.
+        return  # Windows cannot sync a folder, and neither can some network file systems. This is not an error.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,8 +1,8 @@
 """The table of columns that make up experience, and the container for rows.
 
-Experience is written into columns once, when it arrives. All components that keep experience are stores with a subset
-of the columns in this table. A column that is added here is stored, gathered, shuffled and passed to the learner
-without any other change if it is a field of step or action batches. The agent processor fills ``memory``, ``done`` and
+Experience is written into columns once, when it arrives. Each component that stores experience keeps a subset of the
+columns in this table. To add a column that is a field of step or action batches, it is enough to add it here: it is
+then stored, gathered, shuffled and passed to the learner. The agent processor fills ``memory``, ``done`` and
 ``interrupted`` itself; columns that only learners compute (``weight``, ``loss_mask``) are not in the table.
 
 Shape legend: A continuous actions and discrete branches together, C continuous actions, D sum of branch sizes,
@@ -31,10 +31,10 @@ TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS = "teacher_mean", "teacher_std", "teach
 class Store(enum.Flag):
     """A kind of store that keeps a column.
 
-    EVENT is a step batch in transit between processes. POOL has the rows of active agents and waiting trajectories, and
-    the packed steps gathered from them. GROUP marks columns that the pool keeps in addition if the algorithm needs
-    groups. UPDATE is the buffer and the minibatches of an on-policy learner. REPLAY is the ring buffer of an off-policy
-    learner and its samples.
+    EVENT is a step batch sent between processes. POOL contains the rows of active agents and of trajectories waiting to
+    be learned from, and the packed steps gathered from them. GROUP marks columns that the pool only keeps if the
+    algorithm uses agent groups. UPDATE is the buffer and the minibatches of an on-policy learner. REPLAY is the ring
+    buffer of an off-policy learner and its samples.
     """
 
     EVENT = enum.auto()
@@ -47,7 +47,7 @@ class Store(enum.Flag):
 
 
 class Moment(enum.Enum):
-    """The time at which a column of a row is filled, from the field of the same name in a step or action batch."""
+    """The stage at which a column of a row is filled, from the field of the same name in a step or action batch."""
 
     OBSERVED = enum.auto()  # with the step batch in which the agent requests a decision
     DECIDED = enum.auto()  # with the action batch that contains the decision
@@ -114,7 +114,7 @@ def entries_of(
     """Resolve the columns of a store for one behavior.
 
     Args:
-        store: the store, or a union of stores for the columns that any of them keeps.
+        store: a store, or several stores combined with ``|``, for all columns that at least one of them keeps.
         spec: spec of the behavior, which determines O, C, K and D.
         obs_dtypes: dtype of each sensor, f32 or u8.
         memory_size: H; 0 without a recurrent memory.
@@ -158,7 +158,7 @@ def teacher_entries(spec: BehaviorSpec) -> dict[str, ColumnEntry]:
 
 
 def bootstrap_names(num_sensors: int) -> list[str]:
-    """Return the columns of the observation after a trajectory's last step, from which its value is bootstrapped."""
+    """Return the columns kept for the observation after a trajectory's last step, for bootstrapping."""
     return [*(sensor_name(number) for number in range(num_sensors)), "mask", "memory"]
 
 
@@ -237,7 +237,7 @@ class Columns(Generic[A]):
         def taken(array: Any) -> Any:
             if not isinstance(array, np.ndarray):
                 return array.index_select(0, rows)
-            if not array[:1].size:  # numpy would still look up each row of a zero-width column
+            if not array[:1].size:  # numpy would index every row even though the column has no width
                 return np.zeros((len(rows), *array.shape[1:]), array.dtype)
             return array.take(rows, axis=0)
 
@@ -280,7 +280,7 @@ def run_or_rows(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
 
 
 def spoil(columns: Columns[NDArray[Any]], rows: Any) -> None:
-    """Overwrite rows with NaN, the largest number, True or -1, so that any later use of them is noticed."""
+    """Overwrite rows with NaN, the largest number, True or -1, so that code that still uses them fails visibly."""
     for array in columns.values():
         kind = array.dtype.kind
         array[rows] = (

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 class TrajtrainerError(Exception):
-    """Base class of errors that end a command with one clear message and exit code 1."""
+    """Base class of errors that end a command with a short message and exit code 1."""
 
 
 class SettingsError(TrajtrainerError):
-    """The YAML file or the command line asks for something that does not exist or is invalid."""
+    """The YAML file or the command line contains an invalid setting."""
 
 
 class PluginError(SettingsError):
-    """A package that adds an algorithm, an environment scheme or another part is broken. Other runs still work."""
+    """An installed plugin package is broken. Runs that do not use it still work."""
 
 
 class RunFolderError(TrajtrainerError):
@@ -32,15 +32,15 @@ class ExportError(TrajtrainerError):
 
 
 class EnvironmentFaultError(TrajtrainerError):
-    """The environment crashed, hung, quit or never connected. Training state is saved before this is shown."""
+    """The environment crashed, hung, quit or never connected. Training state is saved before the error is shown."""
 
 
 class InvalidDataError(EnvironmentFaultError):
-    """The environment sent values that cannot be learned from (NaN, wrong sizes, garbage)."""
+    """The environment sent invalid data, such as NaN or arrays of the wrong size."""
 
 
 class OutOfMemoryError(TrajtrainerError):
-    """There is not enough memory for the observations and buffers that the settings require."""
+    """There is not enough memory for the observations and buffers with these settings."""
 
 
 class UnsupportedError(TrajtrainerError):

@@ -18,7 +18,7 @@ _FORBIDDEN = frozenset('<>:"/\\|?*')
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?", re.IGNORECASE)
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPES = re.compile(rf"(?:{_ESCAPE.pattern})+")
-# Names in a results folder that are not folders of behaviors.
+# Files and folders in a run's folder that do not belong to a behavior.
 _TAKEN = frozenset({"run_logs", "configuration.yaml"})
 
 
@@ -53,12 +53,12 @@ def behavior_file_name(behavior: str) -> str:
 
 
 def behavior_of(file_name: str) -> str:
-    """Invert ``behavior_file_name``. A name that it never returns, such as ``100%FFx``, is returned unchanged."""
+    """Invert ``behavior_file_name``. Names that it cannot have returned, such as ``100%FFx``, are left unchanged."""
     return unquote(file_name, errors="surrogatepass") if has_valid_escapes(file_name) else file_name
 
 
 def has_valid_escapes(file_name: str) -> bool:
-    """Return whether all ``%XX`` in a name encode text, as in all names that ``behavior_file_name`` returns."""
+    """Return whether all ``%XX`` escapes in a name decode to text, as in the results of ``behavior_file_name``."""
     try:
         unquote(file_name, errors="surrogatepass")
     except UnicodeDecodeError:
@@ -91,7 +91,7 @@ def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.na
 
 
 def why_unfit(part: str, *, windows: bool) -> str | None:
-    """Return the reason why this part of a path cannot be a file name, for a message; None if it can."""
+    """Return what is wrong with this part of a path as a file name, for a message; None if it is valid."""
     forbidden = _FORBIDDEN if windows else frozenset("\\")
     if part in ("", ".", ".."):
         return f"{part!r} as the name of a folder"

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
-_END = r"\s'\",;:|<>()\[\]{}"  # characters that end a path within a text
+_END = r"\s'\",;:|<>()\[\]{}"  # characters that mark the end of a path in a text
 _IN_TEXT = re.compile(
     rf"(?P<url>{_SCHEME}[^\s'\",;|<>()\[\]{{}}]+)"
     rf"|(?<![\w/\\])(?:[A-Za-z]:[\\/]|\\\\)[^{_END}]+"
@@ -45,7 +45,7 @@ def last_part(path: str) -> str:
 
 
 def _short_url(url: str) -> str:
-    """Remove the user and password from a URL, and the folders if it has no server and so refers to a local file.
+    """Remove the user and password from a URL, and also the folders if it refers to a local file.
 
     Examples of local files are file:///home/... and sqlite:////home/...
     """

@@ -73,8 +73,8 @@ HELP: dict[str, str] = {
     "build_info": "Always 1; the label shows the version of trajtrainer",
     "runs": "Number of runs in the results folder, by state",
     "run_state": "Always 1; the label shows the state of the run",
-    "run_start_time_seconds": "When this session of the run started, in Unix time",
-    "run_updated_time_seconds": "When the run last wrote a summary (or started, if it has written none), in Unix time",
+    "run_start_time_seconds": "Unix time at which this session of the run started",
+    "run_updated_time_seconds": "Unix time of the run's last summary, or of its start if it has not written any",
     **{metric.name: metric.help for metric in OF_STATISTICS},
     MAX_STEPS: "Agent steps at which training ends",
     STD_REWARD: "Standard deviation of the returns of the episodes since the previous summary",
@@ -92,7 +92,7 @@ class MetricSample:
 
 
 def of_summary(values: Mapping[str, StatsSummary], step: int) -> dict[str, float]:
-    """Return the metrics in a summary: name -> value. The step is left out if the summary is of an evaluation."""
+    """Return the metrics in a summary: name -> value. The summary of an evaluation has no step."""
     found = of_statistics(lambda tag: values[tag].mean if tag in values and len(values[tag].values) else None)
     if EVALUATION_REWARD.tag not in values:
         found = {STEP.name: step, **{name: value for name, value in found.items() if name != STEP.name}}
@@ -112,7 +112,7 @@ def of_statistics(value: Callable[[str], float | None]) -> dict[str, float]:
 
 
 def exposition(samples: Iterable[MetricSample]) -> str:
-    """Format samples in Prometheus' text format 0.0.4. All metrics are gauges, because a resumed run may go back."""
+    """Format samples in Prometheus' text format 0.0.4. All are gauges: a resumed run may decrease values."""
     by_name: dict[str, list[str]] = {}
     for sample in samples:
         labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in sample.labels.items())

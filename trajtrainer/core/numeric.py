@@ -24,7 +24,8 @@ def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
         ValueError: the lists have different lengths.
         OverflowError: an integer is too large for an integer ``dtype``.
     """
-    # The type that numpy infers for a list shows what is in it. An array is copied and converted in one pass.
+    # For a list, the dtype that numpy infers reveals values that are not numbers. An array is copied and converted in
+    # one pass.
     found = values if isinstance(values, np.ndarray) else np.array(values)
     kind = found.dtype.kind
     if kind not in _NUMBERS:
@@ -65,7 +66,7 @@ def single_numbers(values: Iterable[Any]) -> NDArray[np.float32]:
         TypeError: a value is not a number.
         ValueError: a value contains several numbers.
     """
-    with contextlib.suppress(ValueError):  # raised for a mix of scalars and arrays
+    with contextlib.suppress(ValueError):  # numpy raises this for a mix of scalars and arrays
         column = numbers_in(values, np.float32)
         if column.ndim == 1:
             return column

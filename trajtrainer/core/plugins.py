@@ -1,6 +1,7 @@
-"""Registries of built-in parts, and of parts that installed packages add through entry points.
+"""Registries of built-in components and of components that installed packages add through entry points.
 
-Algorithms, reward signals and environment schemes, for example, are rows of registries.
+There is a registry for algorithms, one for reward signals, one for environment schemes, and so on. Each entry of a
+registry is called a row.
 
 A package adds a row through its ``pyproject.toml``, for instance a reward signal::
 
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 Reference = Callable[..., Any] | str
-"""A callable, or its import path (``my_package.novelty:Novelty``), which ``resolve`` imports when it is needed."""
+"""A callable, or its import path (``my_package.novelty:Novelty``), which ``resolve`` imports on demand."""
 
 
 def resolve(reference: Reference) -> Callable[..., Any]:
@@ -37,12 +38,12 @@ def resolve(reference: Reference) -> Callable[..., Any]:
 
 
 class Registry(Generic[Row]):
-    """A mapping of names to rows, both built in and from packages.
+    """A mapping from names to rows, which are built in or come from packages.
 
     A package cannot replace a built-in row, and a broken package affects only runs that use it.
 
     Args:
-        kind: the kind of thing that rows describe, for messages ("reward signal").
+        kind: what a row describes, for use in messages ("reward signal").
         group: the group of the entry points.
         row_type: the required type of the objects that entry points refer to.
         builtin: name -> row, or the import path of a row in the notation of entry points.
@@ -76,7 +77,7 @@ class Registry(Generic[Row]):
             KeyError: there is no such row.
             PluginError: the package that should provide it is broken, or several packages claim the name.
         """
-        # Accessed first, because this logs the warning about packages that claim a built-in name.
+        # Access this even for built-in rows, because it logs a warning about packages that use a built-in name.
         declared = self._declared
         if name in self._builtin:
             return self._built_in(name)
@@ -99,10 +100,10 @@ class Registry(Generic[Row]):
 
     @contextmanager
     def blaming(self, name: str) -> Iterator[None]:
-        """Convert exceptions from the code of a row to errors that name its package.
+        """Convert exceptions raised by a row's code to errors that name the package.
 
         Raises:
-            PluginError: the code of a row that is not built in raised an exception without a clear message.
+            PluginError: the code of a package's row raised an exception that is not a ``TrajtrainerError``.
         """
         try:
             yield
@@ -120,7 +121,7 @@ class Registry(Generic[Row]):
     def origins(self, module: str) -> Iterator[tuple[bool, str]]:
         """Yield the loaded rows of the package that contains ``module``.
 
-        Each row is yielded as (True if it is in another module of the package, its description).
+        Yields pairs: whether the row is defined in another module of the package, and a description of the row.
         """
         package = module.partition(".")[0]
         for name in self._loaded:
@@ -133,7 +134,7 @@ class Registry(Generic[Row]):
         declared: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self.group):
             if entry.name in self._builtin:
-                message = "%s is ignored, because trajtrainer has a %s with that name; the package must use another."
+                message = "%s is ignored, because trajtrainer has a %s with that name; the package must rename it."
                 logger.warning(message, _place(entry, self.group), self.kind)
             else:
                 declared.setdefault(entry.name, []).append(entry)
@@ -166,11 +167,11 @@ class Registry(Generic[Row]):
 
 @contextmanager
 def blaming_packages(*registries: Registry[Any]) -> Iterator[None]:
-    """Convert exceptions from the code of packages to errors that name the package, wherever the code was called.
+    """Convert exceptions raised by code of any installed package to errors that name the package.
 
     Raises:
-        PluginError: an exception without a clear message passed through a module of a package with a loaded row. The
-            traceback is logged at debug level.
+        PluginError: an exception that is not a ``TrajtrainerError`` passed through a module of a package with a loaded
+            row. The traceback is logged at debug level.
     """
     try:
         yield

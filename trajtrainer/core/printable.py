@@ -33,7 +33,7 @@ def encodable(text: str) -> str:
 
 
 def shortened(text: str, most: int = 2000) -> str:
-    """Shorten a text that may quote long parts of a file. The end is kept, because it often says what to do."""
+    """Shorten a text that may quote long parts of a file, but keep the end, which often tells users what to do."""
     return text if len(text) <= most else f"{text[: most // 2]} [...] {text[-most // 4 :]}"
 
 

@@ -1,4 +1,4 @@
-"""Fast reading of serialized protobuf, without an object per message: single fields, and many records at once.
+"""Reads serialized protobuf without creating an object per message: single fields, or many records at once.
 
 A program writes all records of a kind in the same way: it keeps the order of fields, omits zeros, and packs numbers.
 Therefore, most records of the same length differ only in their values. The *layout* of a record describes where its
@@ -28,7 +28,8 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _CONTINUED = 0x80  # the bit in a byte of a varint that indicates that another byte follows
 _LONGEST_VARINT = 10
-# Values longer than this split a comparison in two, so that images are not compared under a mask of zeros.
+# A value with more bytes than this is skipped in comparisons instead of being masked with zeros, which is faster for
+# images.
 _LONGEST_GAP = 64
 _MOST_LAYOUTS = 256
 _MOST_PATTERNS = 64
@@ -133,7 +134,7 @@ class UnusualRecordError(Exception):
 
 
 class Kind(NamedTuple):
-    """The type of a field's values: its wire type, and the bits of its bytes that are the same in a whole layout."""
+    """The type of a field's values: the wire type, and a mask of the bits that are equal in all records of a layout."""
 
     wire_type: int
     fixed: int
@@ -141,7 +142,7 @@ class Kind(NamedTuple):
 
 FLOAT, DOUBLE = Kind(FIXED32, 0), Kind(FIXED64, 0)
 RAW = Kind(DELIMITED, 0)
-"""Packed floats, and bytes that are decoded elsewhere."""
+"""For packed floats, and for bytes that other code decodes."""
 NUMBER, NUMBERS = Kind(VARINT, _CONTINUED), Kind(DELIMITED, _CONTINUED)
 BOOLS = Kind(DELIMITED, 0xFE)
 Schema = Mapping[int, "Kind | Schema"]
@@ -149,7 +150,7 @@ Schema = Mapping[int, "Kind | Schema"]
 
 
 class _Segment(NamedTuple):
-    """A stretch of a record where ``byte & mask == template``."""
+    """A range of bytes in a record that must satisfy ``byte & mask == template``."""
 
     place: slice
     mask: Bytes
@@ -222,7 +223,7 @@ class Layout:
         return cls(len(record), places, tuple(segments))
 
     def place(self, *path: int) -> slice | None:
-        """Return the place of a value that a record contains at most once; None if there is none.
+        """Return the place of the only value of a field; None if the record does not have the field.
 
         Raises:
             UnusualRecordError: the record contains several values.
@@ -354,7 +355,7 @@ class LayoutSorter(Generic[T]):
         return found, np.sort(np.concatenate(others)) if len(others) > 1 else others[0]
 
     def _add(self, data: bytes, start: int, size: int) -> bool:
-        """Learn from a record. Return False if numpy cannot read it, or if there are too many layouts already."""
+        """Add the layout of a record. Return False if numpy cannot read it, or if there are too many layouts."""
         if self._num_known == _MOST_LAYOUTS:
             return False
         try:

@@ -1,6 +1,7 @@
 """The two queues between acting and learning: one for finished trajectories, the other for policies.
 
-Both are generic in the type of their items, so this module imports neither side. Both are thread-safe, without polling.
+Both are generic in the type of their items, so this module does not import the code that uses them. Both are
+thread-safe and wait without polling.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class TrajectoryQueue(Generic[T]):
 
     @property
     def is_needed(self) -> bool:
-        """True if the queue should be drained, however few items it has."""
+        """True if the queue should be drained even if it only has a few items."""
         return self._is_needed
 
     def put(self, item: T | Marker, num_steps: int = 0) -> None:
@@ -88,7 +89,7 @@ class TrajectoryQueue(Generic[T]):
             self._changed.notify_all()
 
     def abort_episodes(self, worker: int | None) -> None:
-        """Append ``EpisodesAborted`` and request a drain, because the actor waits for its effect."""
+        """Append ``EpisodesAborted`` and request a drain, because the actor waits until the event has been handled."""
         with self._changed:
             self._items.append(EpisodesAborted(worker))
             self._is_needed = True
@@ -121,7 +122,7 @@ class TrajectoryQueue(Generic[T]):
             return bool(self._items)
 
     def request_drain(self) -> None:
-        """Request a drain of all queued items, because a thread waits for its effect."""
+        """Ask the consumer to drain the queue even if it only has a few items, because a thread is waiting for that."""
         with self._changed:
             self._is_needed = True
             self._changed.notify_all()

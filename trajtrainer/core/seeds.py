@@ -1,4 +1,4 @@
-"""Seeds of random number generators: each use has a separate stream (docs/explanation/seeds.md#streams)."""
+"""Seeds of random number generators. Each generator has a stream of its own (docs/explanation/seeds.md#streams)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _LARGEST_OF_ENVIRONMENTS = 2**30
 
 
 def derived_seeds(seed: int, name: str) -> list[int]:
-    """Derive two seeds, each below 2^63, from ``seed`` and the name of their use, such as a behavior's name."""
+    """Derive two seeds, each below 2^63, from ``seed`` and a name, such as a behavior's name."""
     sequence = np.random.SeedSequence([seed % (1 << 32), *name.encode("utf-8", "surrogatepass")])
     return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 
 
 def environment_seed(seed: int, name: str) -> int:
-    """Derive a seed for an environment, whose copies use consecutive seeds from there."""
+    """Derive the seed of an environment's first copy. Further copies use the seeds after it."""
     return derived_seeds(seed, name)[0] % _LARGEST_OF_ENVIRONMENTS
 
 

@@ -51,7 +51,7 @@ USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
     ),
 }
-"""Number of dimensions -> their properties: of a vector, a list of entities and an image, respectively."""
+"""Number of dimensions -> dimension properties: 1 for a vector, 2 for a list of entities, 3 for an image."""
 _VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
 _VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
 _TEAM = re.compile(r"-?[0-9]{1,10}")
@@ -118,9 +118,9 @@ def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]
 
 
 def sensors_seen(own: BehaviorSpec, present: BehaviorSpec) -> tuple[int, ...] | None:
-    """Return the sensors that a policy uses if its agents now have more sensors: those with the same names.
+    """Find the sensors of a policy by name if the agents have more sensors than when it was trained.
 
-    The result is None if the policy uses all sensors, or if the names are not conclusive.
+    Returns their indices, or None if the policy uses all sensors or the names do not match in order.
     """
     names = [sensor.name for sensor in own.observation_specs]
     numbers = [number for number, sensor in enumerate(present.observation_specs) if sensor.name in names]

@@ -108,8 +108,8 @@ class StatsWriter(ABC):
 
     Attributes:
         name: name of the writer in messages; empty to use the name of its row.
-        missing: explanation of why data of the run is missing at the writer's destination, once that is certain; None
-            if nothing is missing. If it is set, the run ends with exit code 1.
+        missing: explanation of why some of the run's data did not reach the writer's destination; None if all of it
+            did. If it is set, the run ends with exit code 1.
     """
 
     name: str = ""
@@ -135,8 +135,8 @@ class StatsWriter(ABC):
     def resume(self, category: str, step: int) -> None:  # noqa: B027
         """Prepare for behavior ``category`` to continue from ``step``. Called before any other data of the behavior.
 
-        Data that was written for later steps is from a run that was killed before it saved those steps. They will be
-        trained and reported again.
+        Data already written for later steps is from a run that was killed before it saved a checkpoint of those steps.
+        They are trained and reported again.
         """
 
     def close(self) -> None:  # noqa: B027
@@ -183,7 +183,7 @@ STATS_WRITERS: Registry[StatsWriterRow] = Registry(
         "mlagents": StatsWriterRow("trajtrainer.run.mlagents_writers:mlagents_writers"),
     },
 )
-"""Writers that record a run. Installed packages can add writers, which every run then uses as well."""
+"""The statistics writers. Every run also uses the writers of installed packages."""
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ class StatsReporter:
         self.add(tag, value, Aggregation.MOST_RECENT)
 
     def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """Call ``source`` at every summary to get more values (tag -> value), at no cost between summaries."""
+        """Call ``source`` at every summary to get more values (tag -> value). It costs nothing between summaries."""
         self._sources.append(source)
 
     def resume(self, step: int) -> None:

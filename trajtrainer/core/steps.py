@@ -74,7 +74,7 @@ class StepBatch:
 
 
 class FirstEnds:
-    """Keeps only the first terminal row of each agent in a message, and warns once per behavior about others."""
+    """Keeps only the first terminal row of each agent in a message, and warns once per behavior if there are more."""
 
     def __init__(self) -> None:
         self._has_warned: set[str] = set()
@@ -144,7 +144,7 @@ class ActionBatch:
 
 
 class Aggregation(enum.IntEnum):
-    """How the values of one statistic within a summary are combined into one number.
+    """Method for combining the values of a statistic within a summary into one number.
 
     The members have the same values as in the protocol (docs/explanation/mlagents-behavior.md#side-channels).
     """
@@ -187,7 +187,7 @@ class EnvironmentEvent:
     raw_images: dict[str, RawImageOrder] = field(default_factory=dict)
 
     def take_over(self, unseen: EnvironmentEvent | None) -> None:
-        """Add the contents of an earlier event from this worker that was answered with a reset and never returned."""
+        """Merge an earlier event of this worker that was not returned, because a reset was due when it arrived."""
         if unseen is not None:
             self.new_specs = unseen.new_specs | self.new_specs
             self.statistics = unseen.statistics + self.statistics

@@ -1,4 +1,4 @@
-"""The version of this package, which can be imported without anything else."""
+"""The version of this package. This module imports nothing else."""
 
 __version__ = "0.1.0"
 API_VERSION = "1.5.0"

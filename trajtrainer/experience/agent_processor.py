@@ -19,7 +19,7 @@ from trajtrainer.experience.roster import NO_SLOT, NONE_ENDED, Ended, Groups, Hi
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.trajectory import TrajectoryBatch
 
-# The maximum number of agents per worker and team that keep their rows: the number whose full trajectories fit into
+# Limit on the number of agents per worker and team whose rows are kept: as many full trajectories as fit into
 # ``_KEPT_BYTES`` (within bounds), or ``_KEPT_PER_NAMED`` times the agents in one message, whichever is greater.
 _KEPT_BYTES = 1 << 30
 _FEWEST_KEPT, _MOST_KEPT = 1_000, 10_000
@@ -31,13 +31,13 @@ class Recorded:
     """The outcome of recording one step batch.
 
     Attributes:
-        rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the caller must not use
+        rows: i64 [N], the row of each agent. The caller passes ``rows[num_terminal:]`` to ``acted``, and must not use
             the others.
         trajectories: the trajectories that were finished by this message; None if there are none.
         episode_lengths: the length of each episode that ended with this message, counted as in ML-Agents: the number of
             steps minus one.
-        num_given_up: the number of agents that seem to have vanished without a terminal record, and whose rows were
-            released.
+        num_given_up: the number of agents whose rows were released because they seem to have vanished without a
+            terminal record.
     """
 
     rows: LongArray
@@ -94,8 +94,8 @@ class AgentProcessor:
     - Agents are identified by their full id, whose upper half is the worker. All agents in a batch have the same
       worker.
     - An agent that is destroyed without a terminal record keeps its rows, because it may come back. The rows are
-      released by ``drop``, or when there are many more agents than messages contain: then the agents that have been
-      silent the longest are given up. If such an agent does come back, it starts a new episode.
+      released by ``drop``, or when many more agents are known than a message contains. In that case, the agents that
+      have been silent the longest are given up. If such an agent comes back after all, it starts a new episode.
 
     All teams of a behavior share a processor.
 
@@ -123,7 +123,7 @@ class AgentProcessor:
     def record(self, batch: StepBatch, team: int = 0) -> Recorded:
         """Record one message of a team: write a row per agent, complete earlier steps, and finish trajectories.
 
-        Afterwards the caller owns the trajectories (``trajectory.release``).
+        The caller then owns the trajectories, and must release them with ``trajectory.release``.
 
         Raises:
             InvalidDataError: an agent requests two decisions in one message. In this case, nothing is recorded.
@@ -137,8 +137,8 @@ class AgentProcessor:
         same = roster.same(deciding)
         slots = self._slots_of(roster, deciding) if same is None else same
         rows = self._write(batch)
-        # Complete the steps before these decisions; new agents have no such steps. Terminal records follow later,
-        # because they must overwrite these values in the last step of an agent whose episode ends in the same message.
+        # Complete the previous step of each agent that has one. Terminal records are processed later, because they must
+        # overwrite these values in the last step of an agent whose episode ends in the same message.
         known: LongArray = slots
         records: Any = slice(num, None)
         if same is None:
@@ -154,7 +154,8 @@ class AgentProcessor:
             all_done = self._groups.record(roster, batch, slots, rows[num:], ended, as_before=same is not None)
         full = histories.full(slots)
         if full is not None:
-            # Cut these trajectories at the horizon. Their new rows are also bootstraps, so they get a second owner.
+            # Cut these trajectories at the horizon. Their new rows are also bootstraps, so each gets a second
+            # reference.
             finished = finished or _Finished()
             cut, bootstrap = slots[full], rows[num:][full]
             finished.rows += map(histories.rows_of, cut.tolist())
@@ -165,12 +166,12 @@ class AgentProcessor:
             pool.retain(bootstrap)
         if finished:
             finished.all_done = all_done
-        # Copy the finished rows before new steps are added, because they are views of the histories.
+        # Copy the rows of finished trajectories before adding new steps, because they are views of the histories.
         trajectories = finished.batch() if finished else None
         self._begin(slots, rows[num:])
         num_given_up = 0
         if same is None:
-            # All messages since the last ``remember``, up to the previous one, contained the same agents.
+            # The agents of the last ``remember`` decided in every message up to the previous one.
             histories.seen[roster.last_slots] = self._clock - 1
             histories.seen[slots] = self._clock
             roster.remember(deciding, slots)
@@ -186,7 +187,7 @@ class AgentProcessor:
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
         """Write the policy's decisions for rows from ``record``.
 
-        The rows may be from several workers. Their agents must not have been dropped since.
+        The rows may be from several workers. Their agents must not have been dropped after ``record``.
 
         Args:
             rows: i64 [N], distinct decision rows.
@@ -226,7 +227,7 @@ class AgentProcessor:
             self._abandon(np.array(self._rosters.pop(key).slots, np.int64))
 
     def _give_up_silent(self, roster: Roster) -> int:
-        """If there are too many agents, give up those silent for the longest time. Return the number given up."""
+        """If there are too many agents, give up the ones that have been silent the longest. Return their number."""
         most = max(self._most_silent, _KEPT_PER_NAMED * roster.most_named)
         if len(roster) <= most:
             return 0
@@ -274,10 +275,10 @@ class AgentProcessor:
         return rows
 
     def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
-        """Process the terminal records, and release their rows if they do not end a trajectory."""
+        """Process the terminal records, and release the rows of records that do not end a trajectory."""
         pool, histories, finished = self._pool, self._histories, _Finished()
         agents = batch.agent[: batch.num_terminal].tolist()
-        # A loop is faster than numpy here, because a message has only a few terminal records.
+        # A loop is faster than numpy for the few terminal records in a message.
         for record, slot in enumerate(roster.find(agents)):
             if slot == NO_SLOT or histories.count[slot] == 0:
                 continue
@@ -300,11 +301,11 @@ class AgentProcessor:
         return finished
 
     def _begin(self, slots: LongArray, rows: LongArray) -> None:
-        """Start the steps of these decisions."""
+        """Append these decisions to the agents' histories."""
         self._histories.append(slots, rows)
         if self._memory_size:
             self._pool["memory"][rows] = self._histories.memory[slots]
-            # ``acted`` gets only rows, so it has to look up their slots.
+            # ``acted`` only receives rows, so it needs a table for looking up their slots.
             missing = self._pool.capacity - len(self._slot_of_row)
             if missing > 0:
                 self._slot_of_row = np.concatenate([self._slot_of_row, np.zeros(missing, np.int64)])
@@ -314,7 +315,7 @@ class AgentProcessor:
 def match_results(
     pool: RowPool, processor: AgentProcessor, recorded: Recorded, team: int, *, per_match: bool = False
 ) -> list[float]:
-    """Return the results of episodes that terminated with a message and whose group has no other agent still playing.
+    """Return the results of episodes that terminated with a message, except in groups with agents that still play.
 
     Args:
         pool: the pool that contains the rows.

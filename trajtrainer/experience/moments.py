@@ -20,14 +20,14 @@ _ONE = np.int32(1)
 
 
 class Arrangement(NamedTuple):
-    """Entries arranged by group. Entries without a group have no place.
+    """Entries arranged by group. Entries without a group are left out.
 
     Attributes:
         present: i64 [n], the indices of the entries that have a group.
         which: i64 [n], the group of each of these entries, numbered from 0.
         rank: i64 [n], the place of each of these entries in its group.
         sizes: i64 [G], the number of entries in each group.
-        width: the largest size.
+        width: the number of entries in the largest group.
         is_whole: whether all entries have a group.
     """
 
@@ -56,7 +56,7 @@ def arrange(group: IntArray) -> Arrangement:
 
 
 class Members(NamedTuple):
-    """The groups of the given rows at their moments.
+    """The group of each of n rows when the row was observed.
 
     Attributes:
         table: i32 [U, W], the members' rows at each moment, padded with -1.
@@ -72,10 +72,10 @@ class Members(NamedTuple):
         """Return the groupmates of each row, i32 [n, W - 1], padded with -1.
 
         Args:
-            table: i32 [U, W], ``self.table`` or a table with other numbers in place of its rows.
+            table: i32 [U, W], ``self.table`` or a copy in which the row numbers are replaced with other numbers.
         """
         width = table.shape[1]
-        # Work column by column, which is several times faster than row by row.
+        # Working column by column is several times faster than row by row.
         members = np.full((width, len(table) + 1), -1, np.int32)
         members[:, :-1] = table.T
         found = members.take(self.which, axis=1)
@@ -97,7 +97,7 @@ class GroupMoments:
     def __init__(self) -> None:
         self._of_row = np.zeros(0, np.int32)
         self._rank = np.zeros(0, np.int32)
-        # The number of moments that keep each row, and scratch space for ``release``.
+        # The number of moments that each row is a member of, and scratch space for ``release``.
         self._keeps = np.zeros(0, np.int32)
         self._note = np.zeros(0, np.int64)
         self._members = np.zeros((0, 1), np.int32)
@@ -123,8 +123,8 @@ class GroupMoments:
         Args:
             rows: distinct rows of all entries. The rows observed with this message come first, in ascending order.
             arrangement: the arrangement of these entries by group.
-            num_users: the number of entries that were observed with this message, and are thus users of their moment,
-                with one reference each; None if all were. Groups without users get no moment.
+            num_users: the number of entries that were observed with this message; None if all were. They are the users
+                of their moment, with one reference each. Groups without users get no moment.
         """
         _, which, rank, sizes, width, is_whole = arrangement
         if not width:
@@ -156,7 +156,7 @@ class GroupMoments:
 
         Args:
             rows: rows of these observations, with one reference each.
-            stays: mask of the rows that are members of the moment themselves.
+            stays: mask of the rows that are also members of the moment.
             others: rows of the other members.
         """
         (moment,) = self._reserve(1, len(rows) + len(others))
@@ -174,7 +174,7 @@ class GroupMoments:
         np.add.at(self._uses, self._moments_of(rows), _ONE)
 
     def release(self, rows: NDArray[Any]) -> LongArray:
-        """Remove a reference to each of these rows, and close moments without references.
+        """Remove a reference to each of these rows, and close moments that have no references left.
 
         Returns:
             The distinct rows that are no longer kept by any moment.
@@ -190,7 +190,7 @@ class GroupMoments:
         members = members[members >= 0].astype(np.intp)
         np.subtract.at(self._keeps, members, _ONE)
         self._give_back(ended)
-        # Remove duplicates: of several equal rows, only the last one finds its own index in ``_note``.
+        # Remove duplicates: for equal rows, only the index of the last one remains in ``_note``.
         members = members[self._keeps[members] == 0]
         places = np.arange(len(members))
         self._note[members] = places
@@ -203,11 +203,12 @@ class GroupMoments:
         return kept
 
     def members(self, rows: NDArray[Any]) -> Members:
-        """Return the groups of these rows at their moments.
+        """Return the groups of these rows at the moments when they were observed.
 
-        If the rows have references, this is safe while another thread opens moments.
+        This is safe while another thread opens moments, provided that the rows have references.
         """
-        # Each array is read only once, with ``_members`` last, because the other thread replaces arrays to grow them.
+        # Read each array only once, and ``_members`` last, because the other thread may replace arrays with longer
+        # ones.
         of_row, rank = self._of_row.take(rows), self._rank.take(rows)
         members = self._members
         is_needed = np.zeros(len(members) + 1, np.bool_)
@@ -222,7 +223,7 @@ class GroupMoments:
         return moments[moments >= 0].astype(np.intp)
 
     def _reserve(self, count: int, width: int) -> LongArray:
-        """Return the numbers of ``count`` empty moments with at least ``width`` places, as a view."""
+        """Reserve ``count`` moments with at least ``width`` places. Return their numbers as a view."""
         if width > self._members.shape[1]:
             wider = np.full((len(self._members), width), -1, np.int32)
             wider[:, : self._members.shape[1]] = self._members

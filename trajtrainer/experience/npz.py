@@ -19,7 +19,7 @@ from trajtrainer.core.filenames import open_regular
 from trajtrainer.experience.replay import Replay
 
 _SUFFIX = ".npy"
-# A compressed file can be a thousand times larger in memory. This limit does not apply to uncompressed files.
+# Limit for compressed files, which can become a thousand times larger in memory.
 MOST_BYTES = 1 << 34
 _BLOCK = 1 << 20
 
@@ -27,7 +27,7 @@ _FORMAT = 1
 
 
 class NpzError(ValueError):
-    """Raised if a file is not an ``.npz`` file, is damaged, or lacks an array."""
+    """The file is not an ``.npz`` file, is damaged, or does not contain an array."""
 
 
 class NpzFile:
@@ -98,7 +98,7 @@ def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
     flat = np.empty(math.prod(shape), dtype)
     data = flat.view(np.uint8) if flat.nbytes else np.zeros(0, np.uint8)
     done = 0
-    while piece := file.read(_BLOCK):  # read to the end, where zipfile verifies the checksum
+    while piece := file.read(_BLOCK):  # read to the end, so that zipfile verifies the checksum
         data[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
         done += len(piece)
     if done < len(data):
@@ -110,8 +110,8 @@ def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
 def write_replay(replay: Replay, path: Path) -> None:
     """Write all sequences that can be sampled to an uncompressed file.
 
-    The file is written piece by piece from the ring's memory, so no copy is needed. Damage is detected by the archive's
-    checksums.
+    The file is written in pieces directly from the ring's memory, without a copy. The archive's checksums reveal
+    damage.
 
     Raises:
         OSError: the file could not be written.

@@ -14,15 +14,15 @@ from trajtrainer.experience.agent_processor import Recorded
 from trajtrainer.experience.roster import NO_SLOT, Roster
 
 _FIRST_SLOTS = 16
-# With more than _KEPT_PER_NAMED agents per agent in a message, plus _FEWEST_KEPT, some must have vanished without a
-# terminal record.
+# If there are more agents than _FEWEST_KEPT plus _KEPT_PER_NAMED times those in a message, some must have vanished
+# without a terminal record.
 _KEPT_PER_NAMED, _FEWEST_KEPT = 4, 1_000
 
 
 class OpponentTracker:
-    """Replaces an ``AgentProcessor`` for teams that do not learn. It has no rows and no trajectories.
+    """Takes the place of an ``AgentProcessor`` for teams that do not learn.
 
-    It only counts steps and keeps recurrent memories.
+    It counts steps and keeps recurrent memories, but does not record any experience.
 
     Args:
         time_horizon: maximum length of a trajectory, the same as for the learning agents.

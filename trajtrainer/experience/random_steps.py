@@ -67,7 +67,7 @@ def _random_groups(
     num_steps: int,
     ended: BoolArray,
 ) -> PackedGroups:
-    """Return up to three groupmates for each step, chosen from the steps and four other rows."""
+    """Return up to three groupmates for each step, chosen from the steps themselves and four other rows."""
     names = [name for name in entries if name.startswith("obs") or name in ("continuous", "discrete")]
     others = _random_rows(generator, spec, {name: entries[name] for name in names}, 4)
     return PackedGroups(

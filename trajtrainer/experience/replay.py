@@ -1,4 +1,4 @@
-"""A replay buffer: experience in a ring of rows, in which each row's next observation is in the following row.
+"""A replay buffer: a ring of rows in which the next observation of a step is in the following row.
 
 Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size,
 n sampled sequences, b sampled rows (n * L), O an observation's own shape.
@@ -66,7 +66,7 @@ class Fifo:
         """Add entries, given as arrays of the same length for all columns."""
         count = len(next(iter(values.values())))
         if self._stop + count > self._capacity:
-            # Move the entries to the front, and to longer columns if more than half of the capacity would be used.
+            # Move the entries to the front, into longer columns if they would use more than half of the capacity.
             held = len(self)
             while 2 * (held + count) > self._capacity:
                 self._capacity *= 2
@@ -88,7 +88,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Steps with the observations that followed them: n sequences of L rows, copied from the ring.
+    """A sample of n sequences of L steps with their next observations, copied from the ring.
 
     Without a recurrent memory, L is 1. A sequence that is shorter than L because its trajectory ended is padded with
     copies of its last step.
@@ -123,7 +123,7 @@ class Sample:
     def packed(self) -> PackedSteps:
         """Return the steps without padding and with each sequence as a trajectory, for reward signals.
 
-        Columns that the ring does not keep are missing (log-probabilities, memories within sequences, ...).
+        Columns that the ring does not store, such as log-probabilities and the memories within sequences, are missing.
         """
         rows: Any = slice(None) if self.real is None else np.flatnonzero(self.real)
         length = self.sequence_length
@@ -153,8 +153,8 @@ class Replay:
     """A ring of R rows with the newest experience.
 
     A trajectory has one row per step, and another for the observation after its last step. The observation after a step
-    is therefore always in the next row, and no observation is stored twice. Rows are overwritten in the order in which
-    they were written, whereas ML-Agents discards a fifth of its buffer at once when it is full.
+    is therefore always in the next row, and no observation is stored twice. The oldest rows are overwritten one by one,
+    whereas ML-Agents discards a fifth of its buffer at once when it is full.
 
     With a recurrent memory, each trajectory is split from its start into sequences of L steps. A sequence is dropped as
     soon as its first row is overwritten, so a sequence never contains steps of another one. ML-Agents splits its buffer
@@ -192,7 +192,7 @@ class Replay:
             raise ValueError(f"num_rows is {num_rows}, expected at least 2: a step and the observation after it")
         self.num_rows = num_rows
         self.sequence_length = sequence_length
-        # Initialized with zeros, so that a saved file contains no data from elsewhere in memory.
+        # Initialized with zeros, so that a saved file never contains other data from this process's memory.
         self._rows = zeros({**entries_of(Store.REPLAY, spec, obs_dtypes), **(labels or {})}, num_rows)
         # Rows are numbered in the order in which they are written. Row r is at index r % R.
         self._sequences = Fifo(
@@ -309,7 +309,7 @@ class Replay:
             real = None if real.all() else real
         rows = rows % self.num_rows
         size = len(rows)
-        # Gather both observations with one index operation, which wraps around at the end of the ring.
+        # Gather both observations with a single index operation that wraps around at the end of the ring.
         pairs = np.concatenate((rows, rows + 1))
         sensors = range(len(self._rows.obs))
         seen = [column.take(pairs, axis=0, mode="wrap") for column in self._rows.obs]
@@ -353,7 +353,7 @@ class Replay:
                 column[after] = packed.bootstrap[name][trajectories]
 
     def saved_columns(self) -> dict[str, list[NDArray[Any]]]:
-        """Return all data to save in a file: each column's name with its pieces in order, as views.
+        """Return the data to save to a file: the name of each column -> its pieces in order, as views.
 
         The first row is the start of the oldest sequence, and the starts of all sequences are relative to it.
         """
@@ -386,7 +386,7 @@ class Replay:
             if len(saved) != count:
                 raise ValueError(f"{name} has {len(saved)} rows, the other columns have {count}")
             kept = min(count, self.num_rows)
-            # Put the rows where they would be if all saved rows had been written to this ring.
+            # Place the rows as if all saved rows had been written to this ring in order.
             begin = (count - kept) % self.num_rows
             head = min(kept, self.num_rows - begin)
             column[begin : begin + head] = saved[count - kept : count - kept + head]
@@ -412,7 +412,7 @@ class Replay:
             len(starts)
             and (
                 starts[0] < 0
-                or starts[-1] >= count  # checked in addition to the end, which may have overflowed
+                or starts[-1] >= count  # also checked, because the end may have overflowed
                 or ends[-1] >= count
                 or (starts[1:] < ends[:-1]).any()
                 or lengths.min() < 1

@@ -1,4 +1,4 @@
-"""The living agents of each worker and team, their unfinished trajectories, and the data that groupmates share.
+"""The active agents of each worker and team, their unfinished trajectories, and the data shared by groupmates.
 
 Shape legend: N agents in a step batch, T terminal rows in a step batch, E agents whose episodes end, H memory size.
 """
@@ -23,7 +23,7 @@ _NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Roster:
-    """The living agents of one worker and team with their slots, and the ids in the last message.
+    """The active agents of one worker and team with their slots, and the ids in the last message.
 
     Most messages contain the same agents as the one before. In this case, ``same`` avoids looking up each agent.
 
@@ -54,7 +54,7 @@ class Roster:
         return list(self._slots.items())
 
     def same(self, ids: LongArray) -> LongArray | None:
-        """Return the slots of these ids if they equal the ids in the last ``remember``, in the same order, or None."""
+        """Return the slots of these ids; None unless they equal the ids in the last ``remember``, in the same order."""
         return self.last_slots if ids.tobytes() == self._last_ids else None
 
     def remember(self, ids: LongArray, slots: LongArray) -> None:
@@ -110,7 +110,7 @@ class Histories:
         self.last, self.seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.memory = np.zeros((0, memory_size), np.float32)
         self._free: list[int] = []
-        # An upper bound of all counts, so that ``append`` does not have to find the maximum each time.
+        # An upper bound of all counts, which saves ``append`` from computing the maximum each time.
         self._longest = 0
         self._add_slots(_FIRST_SLOTS)
 
@@ -127,7 +127,7 @@ class Histories:
         """Add one row to each of these distinct slots."""
         width = self._rows.shape[1]
         if self._longest >= width:
-            # According to the bound, the table may be full, so find the actual length of the longest history.
+            # The bound says that the table may be full, so compute the actual length of the longest history.
             self._longest = int(self.count.max(initial=0))
             if self._longest == width < self._horizon:
                 wider = np.empty((len(self._rows), min(2 * width, self._horizon)), np.int32)
@@ -194,8 +194,8 @@ NONE_ENDED = Ended(_NO_SLOTS, _NO_SLOTS, np.zeros(0, np.bool_))
 class Groups:
     """Writes the group columns and moments of agents' steps (docs/explanation/mlagents-behavior.md#groups).
 
-    Group numbers are unique within a worker and team. An agent that is missing from a message is still in its group,
-    with its last observation, and the rewards of its groupmates are summed up until its next record.
+    Group numbers are unique within a worker and team. An agent that is missing from a message remains in its group with
+    its last observation, and the rewards of its groupmates are added up until its next record.
 
     Args:
         pool: the agent processor's pool.
@@ -212,7 +212,7 @@ class Groups:
     def record(
         self, roster: Roster, batch: StepBatch, slots: LongArray, rows: LongArray, ended: Ended, *, as_before: bool
     ) -> BoolArray:
-        """Record a message, after its records were written to rows and before the steps of its decisions start.
+        """Record a message, after its records were written to rows and before its decisions are added to the histories.
 
         Args:
             roster: roster of the message's worker and team. It still contains the agents whose episodes ended.
@@ -220,7 +220,7 @@ class Groups:
             slots: i64 [N - T], slots of the deciding agents.
             rows: i64 [N - T], rows of their records.
             ended: the agents whose episodes ended. Their histories have been cleared.
-            as_before: whether the same agents decide in the same order as in the previous message.
+            as_before: whether the message has the same deciding agents, in the same order, as the previous message.
 
         Returns:
             bool [E], whether the whole group ended, for each agent in ``ended``.
@@ -242,7 +242,7 @@ class Groups:
         """Record a message whose agents differ from those in the previous message.
 
         Returns:
-            Rows of the agents that are present but silent.
+            Rows of the agents that remain in their groups but are missing from the message.
         """
         histories = self._histories
         known = histories.count[slots] > 0
@@ -266,7 +266,7 @@ class Groups:
                 self._received = np.concatenate([self._received, np.zeros(missing)])
             self._received[slots[~known]] = 0.0
             self._received[silent] += mates[num_named:]
-        # Open moments for the rows of this message. The rows of silent agents are members of these moments, too.
+        # Open moments for the rows of this message. The rows of silent agents are also members of these moments.
         present: LongArray = steps[num_named:]
         num_users = None
         if len(present):
@@ -275,7 +275,7 @@ class Groups:
         return present
 
     def _reward(self, slots: LongArray, steps: LongArray, mates: NDArray[np.floating]) -> None:
-        """Complete the agents' steps with the groupmates' rewards from this message and from the agents' silence."""
+        """Complete the agents' steps with the groupmates' rewards, including those since the agents' last records."""
         if len(self._received):
             mates = mates + self._received[slots]
             self._received[slots] = 0.0
@@ -305,7 +305,7 @@ class Groups:
 
 
 def _of_mates(reward: FloatArray, arrangement: Arrangement) -> NDArray[np.floating]:
-    """Return the sum of the groupmates' rewards for each agent, given each agent's own reward."""
+    """Return the sum of the groupmates' rewards for each agent."""
     which, sizes = arrangement.which, arrangement.sizes
     own = reward if arrangement.is_whole else reward[arrangement.present]
     found: NDArray[np.floating] = np.bincount(which, own, len(sizes))[which] - own

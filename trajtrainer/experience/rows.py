@@ -1,4 +1,4 @@
-"""The pool of rows that experience is written to, once, when it arrives.
+"""The pool of rows. Experience is written to it once, when it arrives.
 
 Shape legend: R rows of a pool, H memory size.
 """
@@ -28,9 +28,9 @@ _KEPT = -1
 
 
 class RowPool:
-    """The rows of one behavior's experience. A row holds an agent's observation, its action and their outcome.
+    """The rows of one behavior's experience. A row contains an observation, the agent's action and the outcome.
 
-    A row is filled at three times, the first three of ``columns.Moment``: when it is allocated, when the policy has
+    A row is filled in three stages, the first three of ``columns.Moment``: when it is allocated, after the policy has
     decided, and when the agent's next record arrives. If a row is used only as a bootstrap (the last observation of an
     episode), its later columns still contain values from its previous use.
 
@@ -44,8 +44,8 @@ class RowPool:
     The pool grows whenever it runs out of rows. An actor's allowance (``actors.pacing``) limits how many rows the
     learner holds.
 
-    **Groups.** For an algorithm that needs groups, a row is also kept until all trajectories with a groupmate's row of
-    the same moment (``GroupMoments``) are finished and released by the learner.
+    **Groups.** For an algorithm that needs groups, a row is also kept until the learner has released all trajectories
+    that contain a groupmate's row from the same moment (``GroupMoments``).
 
     Args:
         spec: shapes of observations and actions.
@@ -53,8 +53,8 @@ class RowPool:
         memory_size: H; 0 without a recurrent memory.
         groups: whether the learner needs the groupmates of each row.
         capacity: initial number of rows; None for a moderate size.
-        poison: overwrite new and freed rows with NaN, -1 (255 for images) and True, so that a use after release becomes
-            visible, and check row numbers for duplicates and free rows. For tests and debugging.
+        poison: overwrite new and freed rows with NaN, -1 (255 for images) and True, so that code that uses them after
+            release fails visibly, and check row numbers for duplicates and free rows. For tests and debugging.
 
     Attributes:
         columns: the pool's subset of the table, R rows. The columns are replaced when the pool grows, so always access
@@ -184,7 +184,7 @@ class RowPool:
             self._references[rows] = references
             freed = rows[references == 0]
             if self.moments is not None:
-                # A row becomes free once it has no references and no moment keeps it, in whichever order this happens.
+                # A row becomes free once it has no references and no moment keeps it. Either can happen first.
                 unkept = self.moments.release(rows)
                 is_kept = self.moments.kept(freed)
                 unkept = unkept[self._references[unkept] == _KEPT]

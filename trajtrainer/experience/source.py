@@ -1,7 +1,7 @@
 """Transfers experience from a behavior's actors to its trainer, in order, as chunks of finished trajectories.
 
-A chunk consists of rows of a pool in this process, or of packed steps in shared memory or a received message, where
-``PackedLayout`` defines the positions of the arrays.
+A chunk consists of rows of a pool in this process, or of packed steps in shared memory or in a received message.
+``PackedLayout`` defines the positions of arrays in packed steps.
 
 Shape legend: B packed steps, S trajectories, M maximum number of groupmates of a step, E rows of other groupmates,
 R bytes, H memory size.
@@ -34,7 +34,7 @@ from trajtrainer.experience.trajectory import (
     release,
 )
 
-# Called with a number of steps. Returns the columns to write them to, or None if new columns should be created.
+# Called with a number of steps. Returns the columns to copy the steps to, or None to create new columns.
 Reserve = Callable[[int], Columns[NDArray[Any]] | None]
 
 _ALIGNMENT = 64
@@ -67,7 +67,7 @@ class EnvironmentRewards(NamedTuple):
 
 @dataclass(slots=True)
 class RowsChunk:
-    """Finished trajectories as rows of a pool in this process. They are copied only once, when they are gathered."""
+    """Finished trajectories as rows of a pool in this process. They are copied once, by ``gather``."""
 
     pool: RowPool
     batches: Sequence[TrajectoryBatch]
@@ -91,16 +91,16 @@ class RowsChunk:
         )
 
     def lag_sum(self, version: int) -> int:  # noqa: ARG002
-        """Return the sum over all steps of the number of policy versions by which they are older than ``version``."""
+        """Return the total policy lag: the sum over all steps of ``version`` minus the step's version."""
         return 0  # the actor uses the learner's current policy
 
     def newest_of_last(self) -> int:
-        """Return the newest policy version that selected the action of a trajectory's last step."""
+        """Return the newest policy version among the last steps of the trajectories."""
         return max(int(self.pool["version"][batch.rows[batch.offset[1:] - 1]].max()) for batch in self.batches)
 
     @staticmethod
     def pack(chunks: Sequence[Any], into: Columns[NDArray[Any]] | None) -> PackedSteps:
-        """Copy the steps of chunks of this type, and return their memory to the actor."""
+        """Copy the steps of these chunks, and return their memory to the actor."""
         pool, batches = chunks[0].pool, [batch for chunk in chunks for batch in chunk.batches]
         packed = gather(pool, batches, into)
         release(pool, batches)
@@ -154,8 +154,8 @@ Chunk = RowsChunk | PackedChunk
 class ExperienceSource(TrajectoryQueue[Chunk]):
     """The learner's queue of one behavior's experience. One thread adds and one thread drains; they may be the same.
 
-    Drained rows can stay *held* until the learner has learned from them. Actors wait for ``consumed`` rows, so holding
-    rows limits how far acting gets ahead of learning.
+    Drained rows can stay *held* until the learner has learned from them. Actors wait for ``consumed`` rows, so held
+    rows limit how far actors can get ahead of learning.
 
     Args:
         is_concurrent: whether actors continue during an update, and thus need free rows and newer policies.
@@ -202,7 +202,7 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         return self.drained - math.ceil(self._held)
 
     def drain_into(self, reserve: Reserve, *, hold: bool) -> list[PackedSteps | Marker]:
-        """Take all items in order, without waiting. Chunks between two markers are packed together.
+        """Remove and return all items in order, without waiting. Chunks between two markers are packed together.
 
         Args:
             reserve: called with the number of steps; returns the columns to write them to.
@@ -232,9 +232,10 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
     ) -> tuple[PackedSteps | None, LongArray | slice]:
         """Keep the trajectories whose last step is recent enough at this version, and report the age of all steps.
 
-        Only the last step counts, because even if acting and learning alternate in a single loop, a long trajectory can
-        start several policy versions before it is used for learning. With a limit of 0, actors stop before each update
-        and unfinished trajectories continue with the newest policy, as in a single loop, so nothing is dropped.
+        Only the last step counts: even if acting and learning alternate in a single loop, the first steps of a long
+        trajectory may be several policy versions old by the time it is used for learning. With a limit of 0, actors
+        stop before each update and unfinished trajectories continue with the newest policy, as in a single loop, so
+        nothing is dropped.
 
         Returns:
             The kept trajectories (None if all were dropped), and the indices of their steps.
@@ -271,7 +272,7 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
             self.on_progress()
 
     def settle(self) -> None:
-        """Count all drained rows as learned from."""
+        """Mark all drained rows as learned from."""
         self._held = 0
         self.on_consumed()
 
@@ -302,13 +303,13 @@ class Counts(NamedTuple):
 class PackedLayout:
     """The positions of the arrays of a behavior's packed steps in a buffer, aligned to 64 bytes.
 
-    Both ends derive the layout from the same settings, so only ``Counts`` must be sent along with the buffer.
+    Both ends derive the layout from the same settings, so only ``Counts`` has to be sent with the buffer.
 
     Args:
         spec: spec of the behavior.
         obs_dtypes: dtype of each sensor, f32 or u8.
         memory_size: H; 0 without a recurrent memory.
-        groups: whether there are groupmates.
+        groups: whether the steps have groupmates.
     """
 
     def __init__(

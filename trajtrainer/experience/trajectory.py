@@ -32,7 +32,8 @@ class TrajectoryBatch:
         rows: i32 [B], distinct row numbers.
         offset: i32 [S + 1], from 0 to B.
         bootstrap: i32 [S], distinct row numbers.
-        terminated: bool [S], whether the episode reached a terminal state, so that no reward follows the last step.
+        terminated: bool [S], whether the episode reached a terminal state, so that there is no reward after the last
+            step.
         ended: bool [S], whether the episode ended, in a terminal state or at its step limit; if False, the trajectory
             was cut at the horizon.
         agent: i64 [S], ``worker << 32 | id``.
@@ -66,8 +67,8 @@ class PackedGroups:
     """The groupmates in packed steps, as row numbers, so that no observation is stored twice.
 
     A number n < B refers to step n, and any other n to row n - B of ``others``. Lines are padded with -1. The mates of
-    a step are the other agents that were in the group when the step was observed. A mate that did not request a
-    decision at this time is represented by its last observation.
+    a step are the other agents that were in the group when the step was observed. If a mate did not request a decision
+    at this time, its last observation is used.
 
     Attributes:
         mates: i32 [B, M], groupmates of each step.
@@ -173,12 +174,12 @@ class PackedSteps:
 
 
 class NumberedMates(NamedTuple):
-    """Groupmates as places in a list of B steps followed by E other rows.
+    """Groupmates as indices into B steps followed by E other rows.
 
     Attributes:
-        mates: the places of ``mates``, with the same shape.
-        next_mates: the places of ``next_mates``, with the same shape.
-        others: i64 [E], the other rows, starting with those from ``mates``.
+        mates: the indices of the given ``mates``, with the same shape.
+        next_mates: the indices of the given ``next_mates``, with the same shape.
+        others: i64 [E], the row numbers of the other rows; first those of ``mates``, then those of ``next_mates``.
         num_decided: the number of rows in ``others`` that are from ``mates``.
     """
 
@@ -189,7 +190,7 @@ class NumberedMates(NamedTuple):
 
 
 def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_rows: int) -> NumberedMates:
-    """Replace the row numbers of groupmates with places. Mates that are not among the steps are placed after them.
+    """Convert the row numbers of groupmates to indices. Mates that are not among the steps get indices after them.
 
     Args:
         rows: [B], the distinct row numbers of the steps.
@@ -197,7 +198,7 @@ def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_
         next_mates: i32 [any], row numbers of the groupmates after the last steps; -1 means no groupmate.
         num_rows: a number greater than all row numbers.
     """
-    place = np.full(num_rows + 1, -1, np.int32)  # index -1 refers to the last entry, which stays -1
+    place = np.full(num_rows + 1, -1, np.int32)  # index -1 refers to the last entry, which remains -1
     place[rows] = np.arange(len(rows), dtype=np.int32)
     found, others = [], []
     end = len(rows)
@@ -219,7 +220,7 @@ def _width(rows: IntArray) -> int:
 
 
 def _of_width(mates: IntArray, width: int) -> IntArray:
-    """Return the mates with ``width`` columns. Only empty columns are removed or added."""
+    """Return the mates in ``width`` columns. Only empty columns are added or removed."""
     if mates.shape[1] >= width:
         return mates[:, :width]
     return np.concatenate([mates, np.full((len(mates), width - mates.shape[1]), -1, np.int32)], axis=1)
@@ -261,7 +262,7 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
             result; the others are replaced by new columns.
     """
     batch = join(batches)
-    # Convert to numpy's index type once, because ``take`` would otherwise do this for each column.
+    # Convert to numpy's index type once. Otherwise, ``take`` would convert the indices for each column.
     rows = batch.rows.astype(np.intp)
     bootstrap = batch.bootstrap.astype(np.intp)
     steps = {}
@@ -270,7 +271,7 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
         if target is None or target.dtype != column.dtype:
             steps[name] = column.take(rows, axis=0)
         else:
-            # With the default mode, numpy would buffer the output.
+            # numpy would buffer the output in the default mode.
             steps[name] = column.take(rows, axis=0, out=target, mode="clip")
     return PackedSteps(
         steps=Columns(steps),
@@ -286,8 +287,9 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
 def _gather_groups(pool: RowPool, moments: GroupMoments, batch: TrajectoryBatch) -> PackedGroups:
     assert batch.all_done is not None
     of_steps, after = moments.members(batch.rows), moments.members(batch.bootstrap)
-    # For the steps, number the members of the few moments rather than the many mates. For the observations after the
-    # last steps, number the mates themselves, because the members of a moment can include the bootstrap row.
+    # For the steps, convert the members of the moments, because there are far fewer members than mates. For the
+    # observations after the last steps, convert the mates, because the members of a moment can include the bootstrap
+    # row.
     table = of_steps.table[:, : _width(of_steps.table)]
     numbered = number_mates(batch.rows, table, after.mates(after.table), pool.capacity)
     mates = of_steps.mates(numbered.mates)
@@ -299,7 +301,7 @@ def _gather_groups(pool: RowPool, moments: GroupMoments, batch: TrajectoryBatch)
 
 
 def of_workers(packed: PackedSteps, first: int) -> PackedSteps:
-    """Return the steps with worker numbers that start at ``first`` instead of 0."""
+    """Return the steps with ``first`` added to all worker numbers."""
     return replace(packed, agent=packed.agent + (np.int64(first) << WORKER_SHIFT)) if first else packed
 
 
@@ -363,7 +365,7 @@ def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
 
 
 class PerAgent(dict[int, T]):
-    """A mapping from agents to a value for their unfinished episodes."""
+    """A mapping from agents to a value for the agent's unfinished episode."""
 
     def reset_worker(self, worker: int | None) -> None:
         """Remove the values of one worker's agents, or of all agents (None)."""

@@ -22,9 +22,9 @@ class ActorBackend:
     """A backend that runs actors.
 
     Attributes:
-        transport: called with the run's settings, a function that maps an actor's number to its ``ActorTask``, another
-            one that maps it to the folder of its logs, and the timers; returns a ``Transport``. None if the actor runs
-            in the learner's loop.
+        transport: called with the run's settings, a function that returns the ``ActorTask`` of an actor's number, a
+            function that returns the folder of its logs, and the timers; returns a ``Transport``. None if the actor
+            runs in the learner's loop.
         check: called with the ``ActorSettings`` before anything starts; raises ``SettingsError`` if this machine lacks
             something the actors need.
         has_own_process: True if each actor runs in its own process.
@@ -55,15 +55,15 @@ ACTOR_BACKENDS: Registry[ActorBackend] = Registry(
 
 @frozen
 class ActorOverride:
-    """``overrides``: settings that differ for one actor, or for all actors without their own entry.
+    """``overrides``: settings for one actor, or for all actors without their own entry.
 
-    Settings that are not given are those of the run.
+    Other settings are taken from the run.
 
     Attributes:
         actor: index of the actor, from 0. Without it, the entry applies to all actors that have no entry.
         env_args: arguments of the actor's environments.
         seed: seed of the actor's environments.
-        environment_parameters: values for this actor, which take precedence over the run's lessons.
+        environment_parameters: values for this actor. They take precedence over the run's lessons.
         exploration_noise: additional exploration of this actor, 0 to 1: the standard deviation of noise added to
             continuous actions (which range from -1 to 1), and the probability of replacing the action of a discrete
             branch by a uniformly random one.
@@ -84,7 +84,7 @@ class ActorOverride:
 
 @frozen
 class RuntimeEnvSettings:
-    """``runtime_env``: files and packages that Ray sets up on a node before an actor starts. The names are Ray's.
+    """``runtime_env``: files and packages that Ray sets up on a node before an actor starts. The keys are those of Ray.
 
     Attributes:
         working_dir: folder to copy to all nodes (up to 100 MiB), or a URI. Relative paths are resolved in it.
@@ -157,7 +157,7 @@ class ActorSettings:
 
     def _faults(self) -> Iterator[Fault]:
         if self.backend == INLINE and self.count > 1:
-            expected = "1 with backend inline, which acts in the learner's loop (use backend process for several)"
+            expected = "1 with backend inline, which acts in the learner's loop (use backend process for more actors)"
             yield mismatch(("count",), self.count, expected)
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
             message = "has an empty list of cores; expected lists of core numbers such as [[0], [1]]"

@@ -1,4 +1,4 @@
-"""Metadata and checks for the fields of settings classes, and the errors in a configuration.
+"""Metadata and checks for the fields of settings classes, and errors about invalid configurations.
 
 A check raises ``InvalidValueError`` with a ``Fault`` for each invalid field. The YAML reader turns faults into
 ``Problem``s with file, line and path, and reports all of them in one ``ConfigurationError``.
@@ -20,12 +20,12 @@ Row = TypeVar("Row")
 
 AUTO: Literal["auto"] = "auto"
 AutoOrNumber = float | Literal["auto"]
-"""A given rate, or ``auto`` to choose it during the run."""
+"""A number, or ``auto`` to choose the value during the run."""
 
 OURS = {"dumped": "changed"}
-"""Metadata of a field that ML-Agents does not have: a dump contains it only if it differs from its default."""
+"""Metadata of a field that ML-Agents does not have. A dump contains it only if it differs from its default."""
 UNDUMPED = {"dumped": "never"}
-"""Metadata of a field that a file may contain but a dump does not, because it has been applied to other fields."""
+"""Metadata of a field that files may contain. Dumps do not, because it has already been applied to other fields."""
 INTERNAL = {"dumped": "never", "internal": True}
 """Metadata of a field that is not part of any file."""
 
@@ -33,7 +33,8 @@ INTERNAL = {"dumped": "never", "internal": True}
 def in_order(*names: str) -> Callable[[type, list[Attribute[Any]]], list[Attribute[Any]]]:
     """Return a ``field_transformer`` that puts the named fields of a class into this order.
 
-    Dumps list keys in the order of the fields, which must be ML-Agents'. Other fields keep their positions.
+    Dumps list keys in the order of the fields, and must list them in the same order as ML-Agents. Other fields keep
+    their positions.
     """
 
     def transform(_cls: type, fields: list[Attribute[Any]]) -> list[Attribute[Any]]:
@@ -50,14 +51,14 @@ class Fault:
 
     Attributes:
         path: path of the field relative to the object being built, such as ``("network_settings", "memory")``.
-        message: the value that was found, and the values that are allowed.
+        message: the invalid value, and the values that are allowed.
     """
 
     path: tuple[str, ...]
     message: str
 
     def below(self, *keys: str) -> Fault:
-        """Return the same fault, relative to an object that contains this one at ``keys``."""
+        """Return the same fault with ``keys`` prepended to its path, for an enclosing object."""
         return Fault((*keys, *self.path), self.message)
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 class InvalidValueError(SettingsError):
-    """Some values of a settings object are invalid."""
+    """One or more values of a settings object are invalid."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))
@@ -213,7 +214,7 @@ class Place:
     path: tuple[str, ...] = ()
 
     def below(self, *keys: str) -> Place:
-        """Return the place at ``keys`` below this one, with the same line, because the exact line is not known."""
+        """Return the place at ``keys`` below this one. It has the same line, because the exact line is not known."""
         return Place(self.source, self.line, (*self.path, *keys))
 
     def __str__(self) -> str:
@@ -233,7 +234,7 @@ class Problem:
 
 
 class ConfigurationError(SettingsError):
-    """A configuration is invalid. The message lists all problems in the order of the file."""
+    """A configuration is invalid. The message lists all problems in file order."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = sorted(dict.fromkeys(problems), key=lambda each: each.place.line or 0)

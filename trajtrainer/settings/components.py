@@ -16,7 +16,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class ScheduleType(enum.Enum):
-    """How a hyperparameter changes over the steps up to ``max_steps``."""
+    """The schedule of a hyperparameter from the first step to ``max_steps``."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -42,7 +42,7 @@ class Hyperparameters:
     """
 
     critic_may_see_more: ClassVar[bool] = False
-    """True if the critics can observe ``network_settings.critic_only``. Otherwise, that setting is an error."""
+    """True if the algorithm supports ``network_settings.critic_only``. Otherwise, that setting is an error."""
 
     batch_size: int = field(default=1024, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)
@@ -69,8 +69,8 @@ class AlgorithmRow:
             episodes.
         clones: True if its ``update`` calls ``clone``. Otherwise, ``behavioral_cloning`` is an error.
         expert: creates the ``Policy`` to imitate. Called with the settings of the run, the behavior's name and
-            settings, and the ``BehaviorSpec`` of its agents (None to check only what is known before the run starts).
-            Returns the policy (None if there is none) and a list of problems.
+            settings, and the ``BehaviorSpec`` of its agents (None before the run starts, to check only the settings).
+            Returns the policy (None if it is not available) and a list of problems.
         presets: name of a preset -> its behavior settings for this algorithm.
         first_settings: suggests settings for a slow environment to ``trajtrainer init``. Called with the ``Seen`` data
             of a behavior; returns its ``hyperparameters`` and ``network_settings``, or None if ``sac`` is a better
@@ -108,19 +108,19 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
 
 
 def algorithm_named(trainer_type: object) -> AlgorithmRow | None:
-    """Return the algorithm with this name; None if there is none, or if this is not a name."""
+    """Return the algorithm with this name; None if ``trainer_type`` is unknown or not a string."""
     return ALGORITHMS.get(trainer_type) if isinstance(trainer_type, str) else None
 
 
 @frozen
 class RewardSignalSettings:
-    """Settings that all reward signals share. ``extrinsic`` has no others, and does not use ``network_settings``.
+    """Settings that all reward signals share. ``extrinsic`` has no others and does not use ``network_settings``.
 
     Attributes:
         gamma: discount factor for future rewards, typically 0.8 to 0.995. Use values closer to 1 if actions pay off
             late, and lower values if they pay off immediately.
-        strength: factor by which the reward is multiplied. Use 1 for the environment's own reward, and choose it for
-            other signals according to the size of their returns relative to the environment's.
+        strength: factor by which the reward is multiplied. Use 1 for the environment's own reward, and scale other
+            signals relative to it, depending on how large their returns are.
         network_settings: architecture of the signal's own network, for gail, curiosity and rnd.
     """
 

@@ -74,7 +74,7 @@ def locate(root: PlacedValue) -> Iterator[Problem]:
         others = [behavior.at("hyperparameters", "demonstrations", "demo_path")]
         others += dataset.content if isinstance(dataset.content, list) else [dataset]
         for entry in [*demo_paths, *others]:
-            if not isinstance(entry.content, str):  # left out; other types are reported when the settings are built
+            if not isinstance(entry.content, str):  # other types are reported when the settings are built
                 continue
             entry.content = _found(entry.content, Path(root.place.source))
             problem = missing(entry.content)
@@ -85,7 +85,7 @@ def locate(root: PlacedValue) -> Iterator[Problem]:
 
 
 def _move_to_dataset(behavior: PlacedValue, trainer_type: str) -> Iterator[Problem]:
-    """Report a ``demo_path`` of a trainer that only has ``dataset``, and move it there."""
+    """Report ``demo_path`` for a trainer that expects ``dataset``, and move the path there."""
     for section in (behavior, behavior.at("hyperparameters")):
         entry = section.mapping.pop("demo_path", None)
         if entry is not None:

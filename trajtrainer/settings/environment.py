@@ -29,7 +29,7 @@ from trajtrainer.settings.schemes import find_scheme
 
 LOOPBACK = "127.0.0.1"
 UNSEEDED = -1
-_LARGEST_SEED = 2**31 - 1  # the handshake carries the seed as int32
+_LARGEST_SEED = 2**31 - 1  # the seed is an int32 in the handshake
 LARGEST_PORT = 65535
 _WRAPPER, _ARGUMENT = re.compile(r"[\w.]+:[\w.]+"), re.compile(r"[^\W\d]\w*=")
 
@@ -131,7 +131,7 @@ def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: 
     if wrappers and (scheme is None or not scheme.takes_wrappers):
         where = "the Unity Editor" if env_path is None else shown(env_path)
         remedy = "is not a Python environment" if scheme is None else scheme.no_wrappers
-        message = f"expected none: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
+        message = f"expected no wrappers: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
         yield Fault(path, message)
 
 

@@ -13,7 +13,8 @@ from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 MAX_DECISIONS = 27_000
 """Default limit of decisions per episode.
 
-This is the limit for Atari games (108,000 frames, one decision every four), the longest episodes of common benchmarks.
+It is the limit for Atari games, which have the longest episodes of the common benchmarks: 108,000 frames, with one
+decision every four frames.
 """
 _HOUR_S = 3600.0
 
@@ -25,7 +26,7 @@ _LACKING = {
 
 @frozen
 class BehaviorEvaluationSettings:
-    """``evaluation`` of one behavior. Settings that are not given are those of the run.
+    """``evaluation`` of one behavior. Other settings are taken from the run's ``evaluation``.
 
     Attributes:
         interval: steps of this behavior between evaluations.

@@ -20,7 +20,7 @@ class ValueKind(enum.Enum):
     REAL = enum.auto()
     SWITCH = enum.auto()
     REST = enum.auto()  # all arguments that follow the option
-    WORDS = enum.auto()  # the words that follow, joined into one string; repeating the option makes a list of strings
+    WORDS = enum.auto()  # the words that follow, as one string; a list of strings if the option is repeated
     REMOVED = enum.auto()  # accepted and ignored
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOAD_NOTE = "The --load option is deprecated; use --resume."
 _TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains unless --inference is given."
-_REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
+_REMOVED_NOTE = "The {} option was removed and is ignored: PyTorch is always used."
 LOG_FORMATS = ("text", "json")
 _TRAINING = {
     "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
@@ -39,7 +39,7 @@ _OTHER_HELP = {
     "--num-areas": "Number of training areas in each player; a tournament needs it if the games in all areas always "
     "end at the same time",
 }
-# Matches whole commands quoted in a message, whose options are left unchanged, and options elsewhere in the message.
+# Matches either a complete command quoted in a message, in which options are left unchanged, or a single option.
 _MENTION = re.compile(
     r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*|(?:the )?(?<![\w-])--([a-z][a-z-]*)(?: flag| parameter)?"
 )
@@ -153,7 +153,7 @@ ACTING_FLAGS: tuple[Flag, ...] = tuple(
 
 @contextmanager
 def python_names(arguments: Collection[str]) -> Iterator[None]:
-    """Rewrite errors for Python callers: replace options with arguments or, if there is none, with settings keys.
+    """Rewrite errors for Python callers: replace options with Python arguments, or else with settings keys.
 
     Args:
         arguments: names of all arguments of the caller.
@@ -257,7 +257,7 @@ def _number(kind: ValueKind, text: str) -> int | float:
 
 
 def to_resume(arguments: argparse.Namespace) -> list[str]:
-    """Return the command-line arguments that resume the run started with these arguments."""
+    """Return the command-line arguments for resuming a run that was started with ``arguments``."""
     words = [] if arguments.trainer_config_path is None else [arguments.trainer_config_path]
     rest = []
     for flag in FLAGS:
@@ -337,10 +337,11 @@ def run_settings_with(
     Args:
         root: tree of the configuration.
         options: ``Flag.name`` -> value, for options that were given.
-        problems: problems in the configuration that are already known.
+        problems: problems already found in the configuration.
         behaviors_required: True if there is a configuration file, which must then cover every behavior.
         source: origin of the options, for messages.
-        recordings_required: list missing recordings in the settings; otherwise, warn about each of them.
+        recordings_required: record missing recordings in the settings, to report them when the run starts; otherwise,
+            only log warnings.
 
     Raises:
         SettingsError: the configuration or the options contain errors.
@@ -360,7 +361,8 @@ def run_settings_with(
             inner = root
             for section in sections:
                 inner = inner.mapping.setdefault(section, PlacedValue({}, place))
-            # If the file does not have a mapping here, this value is lost, but the file is reported as invalid anyway.
+            # If the file has something other than a mapping here, this value is lost, but the file is reported as
+            # invalid anyway.
             inner.mapping[name] = from_mapping(options[flag.name], place)
     missing = list(locate(root))
     if not recordings_required:

@@ -59,7 +59,7 @@ class Activation(enum.Enum):
 
 
 class Initialization(enum.Enum):
-    """``initialization``: initial weights of layers and heads. All names but MLAGENTS are Sample Factory's."""
+    """``initialization``: initial weights of layers and heads. All names except MLAGENTS are from Sample Factory."""
 
     MLAGENTS = "mlagents"
     ORTHOGONAL = "orthogonal"
@@ -71,8 +71,8 @@ class MemorySettings:
     """``memory``: an LSTM, trained on sequences of ``sequence_length`` steps.
 
     Attributes:
-        sequence_length: length of the training sequences in steps, at most ``batch_size``. Choose it as long as the
-            agent has to remember something, but no longer, because longer sequences take more time to train.
+        sequence_length: length of the training sequences in steps, at most ``batch_size``. Make it as long as the agent
+            has to remember something, but no longer, because longer sequences take more time to train.
         memory_size: size of the memory: half for the LSTM's hidden state and half for its cell state. Increase it if
             the agent has more to remember.
     """

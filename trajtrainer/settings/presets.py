@@ -54,7 +54,8 @@ class Preset:
 
     Attributes:
         meaning: a description in one sentence.
-        of_trainer: ``trainer_type`` -> settings of a behavior. Other algorithms define theirs in their own rows.
+        of_trainer: ``trainer_type`` -> settings of a behavior. Other algorithms define the settings of a preset in
+            their ``AlgorithmRow``.
     """
 
     meaning: str
@@ -63,7 +64,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "baselines": Preset(
-        "The defaults of Stable-Baselines3, which apply wherever its zoo (rl-baselines3-zoo) sets nothing else.",
+        "The defaults of Stable-Baselines3, which its zoo (rl-baselines3-zoo) uses unless it sets another value.",
         {
             **{
                 name: {
@@ -109,7 +110,7 @@ def stands_for(name: str, trainer_type: object) -> Mapping[str, Any] | None:
 
 
 def covered(name: str) -> list[str]:
-    """Return the algorithms that a preset covers. Imports all algorithms."""
+    """Return the ``trainer_type`` values that a preset covers. Imports all algorithms."""
     own = PRESETS[name].of_trainer
     return [*own, *(other for other in ALGORITHMS if other not in own and stands_for(name, other) is not None)]
 
@@ -163,7 +164,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def builtin_hint(path: Path) -> str:
-    """Return "; builtin:X comes with trajtrainer" if ``path`` ends like the file of X, otherwise an empty string."""
+    """Return "; builtin:X comes with trajtrainer" if ``path`` ends like the shipped file X, otherwise ""."""
     name = "/".join(path.parts[-2:]).removesuffix(_SUFFIX)
     return f"; {PREFIX}{name} comes with trajtrainer" if name in builtin_configs() else ""
 

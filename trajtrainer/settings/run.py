@@ -40,7 +40,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 logger = logging.getLogger(__name__)
 
 _FOLLOWED = {**OURS, "followed": True}
-"""Metadata of a section that is read only by a row of ``STATS_WRITERS``."""
+"""Metadata of a section that only one of the ``STATS_WRITERS`` reads."""
 SEARCH_SECTION = "search"
 """Section of a configuration that only ``trajtrainer search`` uses; it is not part of a run's settings."""
 
@@ -137,7 +137,7 @@ class RunSettings:
     def __attrs_post_init__(self) -> None:
         raise_faults(self._faults())
         if self.deterministic:
-            set_field = object.__setattr__  # frozen, but still under construction
+            set_field = object.__setattr__  # the class is frozen
             set_field(self, "behaviors", {name: _deterministic(each) for name, each in self.behaviors.items()})
             if self.default_settings is not None:
                 set_field(self, "default_settings", _deterministic(self.default_settings))
@@ -198,7 +198,7 @@ class RunSettings:
         trainers = self._trainers()
         found = [fault for path, own in trainers.items() for fault in missing(self.evaluation, own.evaluation, *path)]
         found += () if trainers else missing(self.evaluation, None)
-        # Several behaviors may report the same missing setting of the run.
+        # Remove duplicates, because several behaviors may report the same missing setting of the run.
         yield from {fault.path: fault for fault in found}.values()
         given, env = self.evaluation, self.env_settings
         if given is not None:

@@ -12,12 +12,11 @@ class EnvironmentScheme:
     """A kind of environment, which ``env_path`` selects as ``SCHEME:NAME``.
 
     Exactly one of ``factory``, ``make`` and ``start`` creates the environment. Most schemes only need a ``factory``;
-    the other two are called with internal objects of the trainer, and return an ``Environment`` of all ``num_envs``
-    copies.
+    the other two use internal classes of the trainer, and return an ``Environment`` of all ``num_envs`` copies.
 
     Attributes:
         example: the expected form of ``env_path``, for messages, such as ``gym:ID such as gym:CartPole-v1``.
-        noun: the kind of thing that NAME refers to, for messages.
+        noun: what NAME refers to, for use in messages.
         factory: creates one copy, like the factory of a ``python:`` environment. Called with the name, the arguments
             from ``env_args`` and, if it has parameters with these names, ``worker_id``, ``seed``, ``side_channels`` and
             ``num_envs``. Returns a Gymnasium or PettingZoo environment, a ``BaseEnv`` or an ``Environment`` of one
@@ -98,7 +97,7 @@ ENVIRONMENTS: Registry[EnvironmentScheme] = Registry(
         "godot": "trajtrainer.plugins.godot.scheme:ROW",
     },
 )
-"""Scheme of ``env_path`` -> kind of environment. Without one of these schemes, ``env_path`` is a Unity player."""
+"""Scheme in ``env_path`` -> kind of environment. An ``env_path`` without one of these schemes is a Unity player."""
 
 
 def split_scheme(env_path: str | None) -> tuple[str | None, str]:

@@ -36,24 +36,24 @@ from trajtrainer.settings.yaml.convert import structure, to_mapping
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, unwrapped
 
 Value = bool | int | float | str | None
-"""A value that a range can give to a setting."""
+"""A value that a search can try for a setting."""
 
-# Maximum number of configurations to check with two ranges at their ends. Checking them takes a second or two.
+# Maximum number of combinations of range ends that are checked, which takes a second or two.
 _MOST_TRIED = 300
 _FEWEST_CHOICES = 2
-# The search itself sets these in each trial.
+# The search sets these in each trial, or they are the same in all trials.
 _TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking", "monitoring")
 
 
 class Direction(enum.Enum):
-    """Whether higher or lower values of the metric are better."""
+    """``direction``: maximize or minimize the metric."""
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"
 
 
 class Measured(enum.Enum):
-    """How the metric's values over a run are reduced to one number."""
+    """``value``: method for reducing the metric's values over a run to one number."""
 
     END = "end"
     BEST = "best"
@@ -61,21 +61,21 @@ class Measured(enum.Enum):
 
 
 class Combined(enum.Enum):
-    """How the results of several seeds are combined."""
+    """``combined``: method for combining the results of several seeds."""
 
     MEAN = "mean"
     IQM = "iqm"
 
 
 class SamplerKind(enum.Enum):
-    """How the values of the next trial are chosen."""
+    """``sampler``: method for choosing the values of the next trial."""
 
     TPE = "tpe"
     RANDOM = "random"
 
 
 class PrunerKind(enum.Enum):
-    """How bad trials are stopped early."""
+    """``pruner``: method for stopping bad trials early."""
 
     MEDIAN = "median"
     HYPERBAND = "hyperband"
@@ -103,7 +103,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
-        """The values with which the configuration is checked."""
+        """The extreme values of the range, for checking the configuration."""
         if self.choices:
             return self.choices
         ends = (self.low, self.high)
@@ -215,7 +215,7 @@ def make_plan(
     Args:
         root: tree of a configuration with a section ``search``.
         options: ``Flag.name`` -> value, for options that were given.
-        problems: problems in the configuration that are already known.
+        problems: problems already found in the configuration.
         own_options: settings of the section ``search`` that were given on the command line.
 
     Raises:
@@ -264,7 +264,7 @@ def make_plan(
 
 
 def _unfit(plan: Plan) -> list[Problem]:
-    """Return the problems of the configuration with single ranges at their ends or, if there are none, with pairs."""
+    """Return problems with the ends of single ranges or, if there are none, with the ends of pairs of ranges."""
     found: dict[str, Problem] = {}
     alone: list[dict[str, Value]] = [{name: end} for name, each in plan.ranges.items() for end in each.ends]
     pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
@@ -281,7 +281,7 @@ def _unfit(plan: Plan) -> list[Problem]:
 
 
 def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
-    """Return the keys of a setting and its current value (None if not known). Names of behaviors may contain dots.
+    """Return the keys of a setting and its current value (None if unknown). Behavior names may contain dots.
 
     Raises:
         InvalidValueError: there is no such setting, or a search cannot vary it.
@@ -296,8 +296,8 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
             raise InvalidValueError(Fault((), f"does not exist: {where} is {shown(inner)}, not a section"))
         key = max((key for key in inner if rest == key or rest.startswith(f"{key}.")), key=len, default=None)
         if key is None:
-            # The mapping does not contain options that ML-Agents lacks if they are at their defaults. Whether the
-            # option exists is checked when the configuration is read.
+            # The mapping omits our own options if they have their default values. Whether the option exists is checked
+            # when the configuration is read.
             if "." in rest or path == ("environment_parameters",):
                 beginnings = itertools.accumulate(rest.split("."), "{}.{}".format)
                 hint = next(filter(None, (closest(beginning, inner) for beginning in beginnings)), "")
@@ -312,14 +312,14 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
 
 @frozen
 class _Choices:
-    """A range that lists its values."""
+    """A range given as a list of values."""
 
     choices: list[Any]
 
 
 @frozen
 class _Bounds:
-    """A range of numbers."""
+    """A range given by its bounds."""
 
     low: float
     high: float
@@ -359,7 +359,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
 
 
 def _faults_of_range(given: _Bounds, whole: Mapping[str, float]) -> Iterator[Fault]:
-    """Yield the faults of a range. The numbers in ``whole`` must be whole numbers."""
+    """Yield what is wrong with a range. The values of ``whole`` must be whole numbers."""
     yield from (mismatch((key,), number, "a whole number") for key, number in whole.items() if number % 1)
     if given.low >= given.high:
         yield Fault((), f"found low {shown(given.low)} and high {shown(given.high)}, expected low below high")
@@ -373,7 +373,7 @@ def _faults_of_range(given: _Bounds, whole: Mapping[str, float]) -> Iterator[Fau
 
 
 def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
-    """Yield the faults of ``search`` in combination with the rest of the configuration."""
+    """Yield conflicts between ``search`` and the rest of the configuration."""
     listed = list(settings.behaviors)
     if search.behavior is None and len(listed) != 1:
         yield Fault((), f"behavior is missing: expected one of {', '.join(listed) or 'those in the environment'}")
@@ -411,7 +411,7 @@ def _needs_editor(settings: RunSettings) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress warnings while a configuration is read many times."""
+    """Suppress warnings, which would be repeated each time the configuration is read."""
     parent = logging.getLogger(__package__)
     level = parent.level
     parent.setLevel(logging.ERROR)

@@ -15,19 +15,19 @@ from trajtrainer.settings.network import ENCODERS
 
 WHICH_ALGORITHM = "docs/explanation/which-algorithm.md"
 BREAK_EVEN_MS = 10.0
-"""Time per exchange in milliseconds above which SAC finds a good policy sooner than PPO (see ``WHICH_ALGORITHM``)."""
+"""If an exchange takes longer than this, in milliseconds, SAC finds a good policy sooner than PPO."""
 
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100
 _FEW_NUMBERS = 50
 _SAC = "sac"
-# For algorithms with a replay buffer, which keeps all steps.
+# for algorithms with a replay buffer
 _FEWEST_STEPS = 100_000
 _FEWEST_EXCHANGES = 5_000
 _LARGEST_BUFFER_BYTES = 1_000_000_000
 _STEPS_OF_EACH_AGENT = 128
 _MOST_BATCHES = 64
-# From the largest to the smallest images.
+# Ordered by minimum image size, largest first.
 _ENCODERS = ("simple", "match3", "fully_connected")
 
 Section = dict[str, Any]
@@ -77,7 +77,7 @@ class Seen:
 
     @property
     def size(self) -> str:
-        """Sizes of an agent's observations and actions, as a reason for a ``Choice``."""
+        """Text about the sizes of an agent's observations and actions, to use as the reason of a ``Choice``."""
         return f"{counted(self.numbers, 'number')}, {counted(self.continuous, 'continuous action')}"
 
 
@@ -104,7 +104,7 @@ class Exchange:
 
     @property
     def is_slow(self) -> bool:
-        """True if the environment is so slow that off-policy algorithms find a good policy in less time than PPO."""
+        """True if the environment is slow enough for off-policy algorithms to find a good policy sooner than PPO."""
         return self.every_ms > BREAK_EVEN_MS
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def _milliseconds(ms: float) -> str:
 
 
 class Choice(NamedTuple):
-    """A value and the reason for it, which is empty for values that suit every environment."""
+    """A value and the reason for it. The reason is empty if the value does not depend on the environment."""
 
     value: Any
     reason: str = ""
@@ -128,7 +128,7 @@ class Choice(NamedTuple):
 NO_MEMORY = Choice(
     None, "try it if agents must remember what they no longer see: {sequence_length: 64, memory_size: 128}"
 )
-"""The choice for ``memory`` in ``network_settings``."""
+"""The suggestion for ``memory`` in ``network_settings``."""
 
 
 def suggest(behaviors: Sequence[Seen], exchange: Exchange) -> dict[str, Section]:
@@ -157,11 +157,11 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
         max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
         horizon = Choice(64, f"determines how soon {algorithm.value} can learn from new steps")
         if not exchange.players:
-            section["threaded"] = Choice(True, "the environment computes in the trainer's process")
+            section["threaded"] = Choice(True, "the environment runs in the trainer's process")
     elif seen.pictures:
-        max_steps, why = 1_000_000, "pictures take longer"
+        max_steps, why = 1_000_000, "learning from pictures takes longer"
     if playing_teams:
-        max_steps, why = 2_000_000, "opponents get better, too"
+        max_steps, why = 2_000_000, "the opponents improve, too"
         section["self_play"] = {
             "save_steps": Choice(20_000, f"{playing_teams} teams play against each other"),
             "team_change": Choice(100_000),
@@ -173,15 +173,15 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     section |= {
         "max_steps": Choice(max_steps, f"{why}; raise it if the reward is still rising at the end"),
         "time_horizon": horizon,
-        "summary_freq": Choice(max_steps // 50, "50 points in total"),
-        "checkpoint_interval": Choice(max_steps // 10, "10 in total"),
+        "summary_freq": Choice(max_steps // 50, "50 summaries in total"),
+        "checkpoint_interval": Choice(max_steps // 10, "10 checkpoints in total"),
         "keep_checkpoints": Choice(5),
     }
     return section
 
 
 def _learner(seen: Seen, exchange: Exchange, *, playing_teams: int) -> tuple[Choice, Section]:
-    """Choose the trainer type, with the reason, its hyperparameters and its network settings."""
+    """Choose the trainer type, and its hyperparameters and network settings."""
     on_policy = {
         "hyperparameters": _hyperparameters(seen, self_play=bool(playing_teams)),
         "network_settings": _network(seen),
@@ -242,7 +242,7 @@ def _hyperparameters(seen: Seen, *, self_play: bool) -> Section:
         buffer_reason = f"{_STEPS_OF_EACH_AGENT} steps of each of {seen.agents} agents"
         while buffer > _MOST_BATCHES * batch:
             batch *= 2
-            batch_reason = f"a {_MOST_BATCHES}th of buffer_size or more"
+            batch_reason = f"at least 1/{_MOST_BATCHES} of buffer_size"
     buffer = math.ceil(buffer / batch) * batch
     return {
         "batch_size": Choice(batch, batch_reason),
@@ -264,9 +264,9 @@ def _network(seen: Seen) -> Section:
     many = numbers > _MANY_NUMBERS
     section: Section = {
         "normalize": Choice(
-            large, f"numbers up to {seen.largest:.3g} were seen" if numbers else "there are no vectors"
+            large, f"values up to {seen.largest:.3g} were observed" if numbers else "no vector observations"
         ),
-        "hidden_units": Choice(256, f"{numbers} numbers are seen") if many else Choice(128),
+        "hidden_units": Choice(256, f"{numbers} observed numbers") if many else Choice(128),
         "num_layers": Choice(2),
     }
     if pictures:

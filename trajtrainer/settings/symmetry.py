@@ -19,7 +19,7 @@ def _exchanges(places: Sequence[int]) -> bool:
 
 @frozen
 class MirrorSettings:
-    """The mirror image of a vector: element i becomes ``signs[i]`` times element ``indices[i]``.
+    """How to mirror a vector: element i becomes ``signs[i]`` times element ``indices[i]``.
 
     Attributes:
         indices: for each position, the index (from 0) of the element that moves there. By default, all elements stay in
@@ -52,9 +52,9 @@ class MirrorSettings:
 
 @frozen
 class SymmetrySettings:
-    """A mirror symmetry of the task, which lets the algorithm learn from the mirror image of each step as well.
+    """A mirror symmetry of the task. It lets the algorithm also learn from the mirror image of each step.
 
-    Anything that is not listed is unchanged by mirroring.
+    Observations and actions that are not listed do not change when mirrored.
 
     Attributes:
         observations: mirror image of each vector sensor, by the sensor's name or index (from 0).
@@ -93,7 +93,7 @@ class SymmetrySettings:
 
 
 def faults_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
-    """Yield a fault if ``hyperparameters.symmetry`` is combined with a memory, which has no mirror image."""
+    """Yield a fault if ``hyperparameters.symmetry`` is combined with a memory, which cannot be mirrored."""
     if symmetry is not None and network.memory is not None:
-        expected = "none with network_settings.memory, as the content of a memory has no mirror image"
+        expected = "no symmetry with network_settings.memory, because a memory cannot be mirrored"
         yield mismatch(("hyperparameters", "symmetry"), {"symmetry": ...}, expected)

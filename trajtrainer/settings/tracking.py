@@ -12,7 +12,7 @@ _a_name = satisfies(bool, "a name")
 
 
 class WandbMode(enum.Enum):
-    """When data is sent to Weights & Biases."""
+    """``tracking.wandb.mode``: send data to Weights & Biases during the run, or store it locally."""
 
     ONLINE = "online"
     OFFLINE = "offline"

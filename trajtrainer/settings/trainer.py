@@ -57,8 +57,8 @@ class SelfPlaySettings:
     """``self_play``: training against earlier versions of the policy.
 
     Attributes:
-        save_steps: steps between snapshots of the policy. With larger values, opponents differ more from each other,
-            and learning is slower but more stable.
+        save_steps: steps between snapshots of the policy. With larger values, opponents are more diverse, and learning
+            is slower but more stable.
         team_change: steps after which another team starts to learn. Defaults to five times ``save_steps``.
         swap_steps: steps that the opponents take before they switch to another snapshot. With teams of different sizes,
             scale it by the ratio of the sizes.
@@ -159,14 +159,14 @@ class TrainerSettings:
 
     @property
     def acts_evenly_first(self) -> bool:
-        """True if actions are drawn uniformly until the policy starts to learn."""
+        """True if actions are sampled uniformly until learning starts."""
         return bool(getattr(self.hyperparameters, "learning_starts", 0))
 
     def __attrs_post_init__(self) -> None:
         raise_faults(self._faults())
         if self.even_checkpoints:
             interval = max(1, self.max_steps // self.keep_checkpoints)
-            object.__setattr__(self, "checkpoint_interval", interval)  # frozen, but still under construction
+            object.__setattr__(self, "checkpoint_interval", interval)  # the class is frozen
 
     def _faults(self) -> Iterator[Fault]:
         if not isinstance(self.hyperparameters, ALGORITHMS[self.trainer_type].settings):
@@ -175,7 +175,7 @@ class TrainerSettings:
             yield self._preset_fault(self.preset)
         yield from self.hyperparameters.faults(self.network_settings)
         if self.network_settings.critic_only and not self.hyperparameters.critic_may_see_more:
-            expected = f"none with trainer_type {self.trainer_type}, which has no critic that could see more"
+            expected = f"no sensors with trainer_type {self.trainer_type}, which does not support critic_only"
             yield mismatch(("network_settings", "critic_only"), self.network_settings.critic_only, expected)
         n_step = getattr(self.hyperparameters, "n_step", 1)
         if n_step > self.time_horizon:
@@ -186,7 +186,7 @@ class TrainerSettings:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"
             yield mismatch(("network_settings", "memory", "sequence_length"), memory.sequence_length, expected)
         if self.even_checkpoints and self.keep_checkpoints < 1:
-            expected = "at least 1, the number of checkpoints that even_checkpoints spreads over the run"
+            expected = "at least 1 with even_checkpoints"
             yield mismatch(("keep_checkpoints",), self.keep_checkpoints, expected)
         for name, settings in self.reward_signals.items():
             cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
@@ -194,7 +194,10 @@ class TrainerSettings:
                 yield mismatch(("reward_signals", name), settings, f"a {cls.__name__}")
             hidden = settings.network_settings.critic_only
             if hidden:
-                expected = "none here: reward signals see what the policy sees (network_settings of the behavior)"
+                expected = (
+                    "no sensors here, because reward signals observe the same sensors as the policy (network_settings "
+                    "of the behavior)"
+                )
                 yield mismatch(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
             bonus = getattr(settings, "episodic_bonus", None)
             if bonus is not None and ALGORITHMS[self.trainer_type].replays:
@@ -207,15 +210,15 @@ class TrainerSettings:
         elif self.dataset:
             offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
             others = f" (trainer_type {offline})" if offline else ""
-            expected = f"none, as trainer_type {self.trainer_type} learns from an environment{others}"
+            expected = f"no data set, as trainer_type {self.trainer_type} learns from an environment{others}"
             yield mismatch(("dataset",), self.dataset, expected)
 
     def _preset_fault(self, name: str) -> Fault:
-        """Explain why the preset was not expanded when the settings were read."""
+        """Return the reason why the preset could not be expanded when the settings were read."""
         if name not in PRESETS:
             return mismatch(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
         known = ", ".join(covered(name))
-        expected = f"none with trainer_type {self.trainer_type}, which it does not cover (it covers {known})"
+        expected = f"no preset with trainer_type {self.trainer_type}, because {name} only covers {known}"
         return mismatch(("preset",), name, expected)
 
     def _offline_faults(self) -> Iterator[Fault]:
@@ -226,7 +229,7 @@ class TrainerSettings:
             yield mismatch(("dataset",), self.dataset or None, expected)
         for name in ("self_play", "behavioral_cloning"):
             if getattr(self, name) is not None:
-                yield mismatch((name,), {name: ...}, f"none, {kind}")
+                yield mismatch((name,), {name: ...}, f"no {name}, {kind}")
         for name in self.reward_signals:
             if name != "extrinsic":
                 expected = f"no reward signal but extrinsic, {kind}, which contains no other rewards"

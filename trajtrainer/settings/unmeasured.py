@@ -1,4 +1,4 @@
-"""Settings that depend on a measurement that the run never makes. ML-Agents accepts them, so they are only warnings."""
+"""Warnings about settings that wait for a value that the run never measures. ML-Agents accepts such settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 def summary_fault(path: tuple[str, ...], behavior: TrainerSettings, consequence: str) -> Iterator[Fault]:
-    """Yield a fault if the behavior at ``path`` ends before its first summary."""
+    """Yield a fault if the behavior at ``path`` finishes before its first summary."""
     if behavior.summary_freq > behavior.max_steps:
         expected = f"at most max_steps ({behavior.max_steps}): the run ends before its first summary, so {consequence}"
         yield mismatch((*path, "summary_freq"), behavior.summary_freq, expected)
 
 
 def unmeasured(settings: RunSettings) -> Iterator[Fault]:
-    """Yield a fault for each setting that waits for a measurement that the run never makes."""
+    """Yield a fault for each setting that waits for a value that the run never measures."""
     trained: dict[tuple[str, ...], TrainerSettings]
     trained = {("behaviors", name): behavior for name, behavior in settings.behaviors.items()}
     if not trained and settings.default_settings is not None:
@@ -38,7 +38,7 @@ def unmeasured(settings: RunSettings) -> Iterator[Fault]:
         elif waiting and evaluations.interval > behavior.max_steps:
             own = behavior.evaluation is not None and behavior.evaluation.interval is not None
             place = (*path, "evaluation", "interval") if own else ("evaluation", "interval")
-            expected = f"at most max_steps ({behavior.max_steps}): the only evaluation is the one at the end, so"
+            expected = f"at most max_steps ({behavior.max_steps}): the only evaluation is at the end, so"
             yield mismatch(place, evaluations.interval, f"{expected} {conditions} cannot end the run")
     for parameter, lessons in (settings.environment_parameters or {}).items():
         for index, lesson in enumerate(lessons.curriculum[:-1]):

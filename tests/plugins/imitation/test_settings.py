@@ -34,13 +34,13 @@ from trajtrainer.settings.yaml.convert import dump, load
             behavior(
                 "trainer_type: dagger\nhyperparameters: {expert: heuristic}\nnetwork_settings: {critic_only: [1]}"
             ),
-            "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with trainer_type dagger, "
-            "which has no critic that could see more",
+            "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected no sensors with trainer_type "
+            "dagger, which does not support critic_only",
         ),
         (
             behavior("trainer_type: ppo\ndataset: [x.demo]"),
-            "a.yaml:5: behaviors.A.dataset: found a list, expected none, as trainer_type ppo learns from an "
-            "environment (trainer_type bc or iql)",
+            "a.yaml:5: behaviors.A.dataset: found a list, expected no data set, as trainer_type ppo learns from "
+            "an environment (trainer_type bc or iql)",
         ),
         (
             behavior("trainer_type: bc"),
@@ -49,8 +49,8 @@ from trajtrainer.settings.yaml.convert import dump, load
         ),
         (
             behavior("trainer_type: bc\ndataset: [x.demo]\nself_play: {window: 3}"),
-            "a.yaml:6: behaviors.A.self_play: found a mapping, expected none, as trainer_type bc learns from a data "
-            "set",
+            "a.yaml:6: behaviors.A.self_play: found a mapping, expected no self_play, as trainer_type bc learns from "
+            "a data set",
         ),
         (
             behavior("trainer_type: bc\ndataset: [x.demo]\nreward_signals: {curiosity: {strength: 0.1}}"),
@@ -67,8 +67,8 @@ from trajtrainer.settings.yaml.convert import dump, load
         ),
         (
             "behaviors: {A: {preset: baselines, trainer_type: dagger, hyperparameters: {expert: heuristic}}}",
-            "a.yaml:1: behaviors.A.preset: found 'baselines', expected none with trainer_type dagger, which it does "
-            f"not cover (it covers {', '.join(covered('baselines'))})",
+            "a.yaml:1: behaviors.A.preset: found 'baselines', expected no preset with trainer_type dagger, "
+            f"because baselines only covers {', '.join(covered('baselines'))}",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Sources of trajectories other than ``.demo`` files: ``.npz`` files, saved replays, and Minari data sets.
 
-An ``.npz`` file can be read with ``numpy.load`` without pickle (docs/train/demonstrations.md#npz). A saved replay
-contains the experience of an off-policy run with ``save_replay_buffer: true``.
+``numpy.load`` can read the ``.npz`` files without pickle (docs/train/demonstrations.md#npz). A saved replay contains
+the experience of an off-policy run with ``save_replay_buffer: true``.
 
 Shape legend: B steps, S trajectories, C continuous actions, D sum of branch sizes, K discrete branches, O an
 observation's own shape.
@@ -122,7 +122,7 @@ def _read_archive(path: Path, file: NpzFile) -> DemonstrationSource:
     for number, column in enumerate(obs):
         own, key = sensor_name(number), sensor_name(number, _AFTER)
         shape = (len(last), *column.shape[1:])
-        # If the final observation is missing, use the one before it as the best approximation.
+        # If the final observation is missing, approximate it with the observation before it.
         after[own] = fitting(read(key), key, shape, steps[own].dtype) if key in names else steps[own][last]
     ends = Columns(after)
 
@@ -141,7 +141,7 @@ def _read_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
         if sum(spec.action_spec.discrete_branches) > _MOST_CHOICES:
             raise ValueError(f"its branches have more than {_MOST_CHOICES:,} choices")
         return str(plain.get("behavior", "")), spec
-    except Exception as error:  # the JSON can have values of unexpected types anywhere
+    except Exception as error:  # any value in the JSON may have an unexpected type
         raise ValueError(f"its spec does not describe observations and actions ({explain(error)})") from error
 
 
@@ -163,7 +163,7 @@ def _infer_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
 
 
 def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the starts of the trajectories, followed by B: from the file, or derived from the ends of episodes."""
+    """Return the starts of the trajectories, followed by B. If the file has no ``offset``, use the ends of episodes."""
     if offset is None:
         ends = np.flatnonzero(done) + 1
         ends = ends if len(ends) and ends[-1] == len(done) else np.append(ends, len(done))
@@ -177,8 +177,8 @@ def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.
 def replay_source(path: Path, spec: BehaviorSpec, name: str) -> DemonstrationSource:
     """Return the source for a saved replay.
 
-    A trajectory has up to ``time_horizon`` steps of one agent. A longer episode is split into several trajectories,
-    with trajectories of other agents in between.
+    A trajectory has up to ``time_horizon`` steps of one agent. A longer episode is split into several trajectories, and
+    trajectories of other agents may be between them.
 
     Args:
         path: path of the file.
@@ -226,7 +226,7 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> DemonstrationSou
 def _trajectory_bounds(
     starts: NDArray[np.int64], lengths: NDArray[np.int32], num_rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts and ends of trajectories. Between two trajectories is a row that is not in any sequence."""
+    """Return the starts and ends of trajectories, which are separated by a row that is not in any sequence."""
     stops = starts + lengths
     if len(starts) != len(lengths) or (
         len(starts) and (starts[0] < 0 or max(starts[-1], stops[-1]) >= num_rows or lengths.min() < 1)
@@ -247,7 +247,7 @@ def minari_source(name: str) -> DemonstrationSource:
 
     Raises:
         DemonstrationError: Minari is not installed, or the data set does not exist or is damaged.
-        UnsupportedError: the data set's spaces cannot be represented by sensors and actions.
+        UnsupportedError: the data set's spaces cannot be converted to sensors and actions.
     """
     try:
         import gymnasium  # noqa: F401 (the spaces need it)
@@ -316,7 +316,7 @@ def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
 
 
 def _rows(values: Any, count: int) -> list[Any]:
-    """Convert a space's values from columns, as stored in the data set, to a list with one value per step."""
+    """Convert a space's values from columns, as in the data set, to a list with one value per step."""
     if isinstance(values, Mapping):
         parts = zip(*(_rows(each, count) for each in values.values()), strict=True)
         return [dict(zip(values, row, strict=True)) for row in parts]

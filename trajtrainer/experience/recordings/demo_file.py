@@ -1,7 +1,7 @@
 """Reads ``.demo`` files: a header, the behavior, and the recorded steps (docs/train/demonstrations.md#files).
 
-A file is read in blocks, so it is never in memory as a whole. Its header is not trusted unless the rest of the file
-confirms it.
+A file is read in blocks, so it is never completely in memory. The header may be wrong, so it is compared with the rest
+of the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trajtrainer.experience.recordings.step_reader import StepError, StepReader
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".demo"
-# When a recorder is closed, it overwrites the header in place.
+# The header has a fixed size, because a recorder overwrites it when it is closed.
 HEADER_SIZE = 33
 API_VERSION = 1
 # A field in the behavior's message that is used only by trajtrainer.
@@ -43,11 +43,11 @@ _API_VERSIONS = (0, 1)
 _LONGEST_PARAMETERS = 1 << 20
 _LONGEST_STEP = 1 << 28
 _BLOCK = 1 << 20
-_MOST_BYTES = 1 << 26  # for steps decoded at once, because a decoded PNG can be a thousand times larger
+_MOST_BYTES = 1 << 26  # limit for decoding steps together, because a PNG can be a thousand times larger when decoded
 _STEP = 0x0A  # the first byte of each step, which starts with its AgentInfoProto
 _LONGEST_VARINT = 5
 _MANY = 1 << 62
-_MOST_IMAGES = 1000  # the most images to examine for the dimension order of raw images
+_MOST_IMAGES = 1000  # maximum number of images to examine for the dimension order of raw images
 _PICTURE_RANK = 3
 _CHANNELS = 1  # the dimension property NONE
 
@@ -74,13 +74,13 @@ class StepBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DemoFile:
-    """A recording after a first pass, which determines the number of steps and their content.
+    """An opened recording. Opening it has determined the number of steps and the kind of data in them.
 
     Attributes:
         path: path of the file.
         meta: the header.
         parameters: the serialized behavior.
-        behavior: the behavior, which describes the content of the steps.
+        behavior: the behavior, which describes the data in each step.
         start: position of the first step in the file.
         num_records: number of complete records, including the ends of episodes.
         action_delay: the number of records between an observation and the record with its action; 1 in Unity's
@@ -96,7 +96,7 @@ class DemoFile:
     action_delay: int
 
     def blocks(self) -> Iterator[StepBlock]:
-        """Return an iterator over all steps, which are not decoded."""
+        """Return an iterator over all steps, without decoding them."""
         return _blocks(self.path, self.start, self.num_records)
 
     def records(self, *, decode: bool = True) -> Iterator[Columns[NDArray[Any]]]:
@@ -145,7 +145,7 @@ def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemoFile:
-    """Make a first pass over a file, to determine its behavior and the number of complete steps.
+    """Open a file, and determine its behavior and the number of complete steps.
 
     If a file ends in the middle of a step, or has fewer steps than its header says, the complete steps are used and a
     warning is logged.
@@ -196,7 +196,7 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
         if evidence.order is not RawImageOrder.AUTO or evidence.num_images >= _MOST_IMAGES:
             break
     if evidence.order is RawImageOrder.CHW:
-        logger.info("Reading the raw images of %s as chw, as the first %d images show.", file.path, evidence.num_images)
+        logger.info("Reading the raw images of %s as chw (detected in %d images).", file.path, evidence.num_images)
     elif evidence.order is RawImageOrder.AUTO:
         logger.info(
             "The first %d raw images of %s do not show whether they are hwc (height, width, channels) or chw "
@@ -282,12 +282,12 @@ def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
 
 
 def _count(path: Path, start: int, named: int) -> tuple[int, int]:
-    """Count the complete steps, up to the number in the header. Return the count and the position after them."""
+    """Count the complete steps, up to the number in the header. Return their number and the position after them."""
     count, stop = 0, start
     for block in _blocks(path, start, named or _MANY):
         kept = len(block.starts)
         if not named:
-            # The recorder was never closed, and the data after the steps may look like another step.
+            # The recorder was not closed properly, and the data after the steps may look like another step.
             first_bytes = np.frombuffer(block.data, np.uint8)[np.minimum(block.starts, len(block.data) - 1)]
             others = (block.sizes == 0) | (first_bytes != _STEP)
             kept = int(others.argmax()) if others.any() else kept
@@ -304,7 +304,7 @@ def _count(path: Path, start: int, named: int) -> tuple[int, int]:
 
 
 def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
-    """Return whether the steps are followed by a copy of the header, which Unity's recorder appends when closed."""
+    """Return whether the file ends with a copy of the header, which Unity's recorder appends when it is closed."""
     if size - stop != len(meta_bytes):
         return False
     with path.open("rb") as file:
@@ -360,7 +360,7 @@ def _picture_order(info: pb.AgentInfoProto) -> PictureOrder:
     """Determine the layout of images, which depends on the package version. The file does not contain the version.
 
     Since version 2.0, the dimension properties mark the channels. In older files, height and width are taken from a
-    PNG. Otherwise, the smaller one of the first and last dimensions is assumed to be the channels, or the last if they
+    PNG. Otherwise, the channels are assumed to be the smaller one of the first and last dimensions, or the last if they
     are equal.
     """
     for observation in info.observations:

@@ -58,14 +58,14 @@ def load_demonstrations(
 
     Args:
         paths: ``.demo`` and ``.npz`` files, or folders, whose ``.demo`` files are read in alphabetical order.
-        spec: a spec whose actions and whose number and shapes of sensors the recordings must have.
+        spec: the required spec. The recordings must have its actions, and its number and shapes of sensors.
         max_steps: maximum number of steps to read; None for all.
         raw_image_order: ``hwc`` or ``chw`` for all raw images from package versions since 3.0; ``auto`` determines the
             order from the images of each file.
 
     Raises:
         DemonstrationError: a file is missing or damaged, or does not match ``spec`` or the first file, or there are no
-            steps at all.
+            steps.
     """
     order = RawImageOrder(raw_image_order)
     files = [_open(path, order) for path in demo_paths(paths)]
@@ -80,7 +80,7 @@ def load_demonstrations(
     if not store.num_steps:
         raise DemonstrationError(
             f"There are no steps in {', '.join(str(file.path) for file in files[:3])}: a step needs two records, "
-            "because the reward of the first is in the second. Record longer episodes."
+            "because its reward is in the second. Record longer episodes."
         )
     return Demonstrations(files[0].spec, store.packed(), tuple(file.path for file in files), files[0].name)
 
@@ -94,7 +94,7 @@ class _Recording:
         spec: observations and actions.
         name: name of the behavior.
         dtypes: dtypes of the sensors.
-        most_steps: upper bound of the number of steps.
+        most_steps: upper bound on the number of steps.
         pieces: function that reads the steps from the start.
     """
 

@@ -20,7 +20,7 @@ class ReadOptions:
 
     Attributes:
         raw_image_order: dimension order of raw images in ``.demo`` files; see ``open_demo``.
-        actions: the meaning of an action's numbers in order, such as ``continuous:2,discrete:3``.
+        actions: types and sizes of the actions in order, such as ``continuous:2,discrete:3``.
     """
 
     raw_image_order: RawImageOrder = RawImageOrder.AUTO
@@ -67,7 +67,7 @@ RECORDING_FORMATS: Registry[RecordingFormat] = Registry(
 
 
 def read_recordings(word: str, options: ReadOptions) -> list[DemonstrationSource]:
-    """Return the sources that ``word`` refers to. Without a known prefix or suffix, it is a ``.demo`` file or a folder.
+    """Return the sources that ``word`` refers to. By default, it is a ``.demo`` file or a folder of these.
 
     Raises:
         DemonstrationError: a recording is missing, damaged or not in a supported format.

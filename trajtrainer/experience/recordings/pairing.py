@@ -1,4 +1,4 @@
-"""Combines recorded data into steps: an observation, the action in response to it, and the reward that followed.
+"""Combines recorded data into steps: an observation, the action taken, and the reward for it.
 
 When an agent requests a decision, the recorder writes the data available at this time: the observation, the reward
 since the last decision and, in Unity, the *last* action. The record at the end of an episode has the final observation,
@@ -33,12 +33,12 @@ def check_spec(found: BehaviorSpec, expected: BehaviorSpec, path: Path, whose: s
         found: spec of the recording.
         expected: the expected spec. The actions and the number and shapes of sensors must be equal; names may differ.
         path: path of the recording.
-        whose: owner of the expected spec, for the message.
+        whose: what has the expected spec, for the message.
 
     Raises:
         DemonstrationError: the specs differ.
     """
-    remedy = "Record it again with the sensors and actions that the game has now."
+    remedy = "Record it again with the current sensors and actions of the game."
     sensors, others = found.observation_specs, expected.observation_specs
     if len(sensors) != len(others):
         raise DemonstrationError(
@@ -77,8 +77,8 @@ class Piece(NamedTuple):
         steps: the columns of packed steps.
         ends: i64 [any], ascending. A trajectory ends before each of these steps; the last value may be the number of
             steps.
-        after: the records after these trajectories. They have all columns, but only columns that are filled together
-            with the observation (``Moment.OBSERVED``) are valid.
+        after: the records after these trajectories. They have all columns, but only those that are filled with the
+            observation (``Moment.OBSERVED``) are valid.
     """
 
     steps: Columns[NDArray[Any]]
@@ -118,7 +118,7 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
         )
         steps["interrupted"][:] &= steps["done"]
         if allow_chosen:
-            # Unity lets a heuristic choose forbidden actions. A policy may learn from them nevertheless.
+            # In Unity, a heuristic may choose forbidden actions. Allow them, so that a policy can learn from them.
             begin = 0
             for branch, size in enumerate(actions.discrete_branches):
                 steps["mask"][np.arange(len(steps)), begin + steps["discrete"][:, branch]] = False

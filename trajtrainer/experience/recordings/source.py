@@ -28,7 +28,7 @@ class DemonstrationSource:
         path: path of the recording, for messages.
         spec: observations and actions.
         name: name of the behavior.
-        trajectories: function that reads the trajectories. Each call starts from the beginning.
+        trajectories: function that reads the trajectories. Each call starts from the first one.
     """
 
     path: Path

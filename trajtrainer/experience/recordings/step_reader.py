@@ -1,4 +1,4 @@
-"""Reads recorded steps into columns: those with the same byte layout at once, all others (such as PNGs) one by one.
+"""Reads recorded steps into columns: all steps with the same byte layout at once, others (such as PNGs) one by one.
 
 Shape legend: N steps, C continuous actions, D sum of branch sizes, K discrete branches, O an observation's own shape.
 """
@@ -36,7 +36,7 @@ from trajtrainer.envs.unity.proto import columnar_pb2
 from trajtrainer.envs.unity.proto.communicator_pb2 import AgentInfoActionPairProto
 from trajtrainer.envs.unity.records import AGENT, AgentError, AgentLayout, check_records, read_agent, read_observation
 
-# Field numbers of AgentInfoActionPairProto and, in its second field, of AgentActionProto.
+# Field numbers of AgentInfoActionPairProto and of the AgentActionProto in its second field.
 _OLD_ACTIONS, _VALUE, _CONTINUOUS_ACTIONS, _DISCRETE_ACTIONS = (2, 1), (2, 4), (2, 6), (2, 7)
 _STEP: Schema = {
     1: AGENT,
@@ -48,7 +48,7 @@ ACTED = "acted"
 
 @dataclass(frozen=True, slots=True)
 class _StepLayout:
-    """The positions of a step's values. Versions before 2.0 wrote all actions as a single list of floats: ``old``."""
+    """The positions of a step's values. Versions before 2.0 wrote all actions as one list of floats, ``old``."""
 
     layout: Layout
     agent: AgentLayout
@@ -71,7 +71,7 @@ class StepError(Exception):
 
 
 class CompressedPicture(NamedTuple):
-    """An image as stored in the file: PNGs, and the mapping of their channels to the image's (``pictures.decode``)."""
+    """An image as stored in the file: PNGs, and the mapping of their channels for ``pictures.decode``."""
 
     data: bytes
     mapping: tuple[int, ...]
@@ -108,7 +108,7 @@ class StepReader:
         return entry_bytes(self._entries)
 
     def read(self, data: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Columns[NDArray[Any]]:
-        """Read N records as stored: their rewards, ``done`` and ``interrupted`` are those of the previous step.
+        """Read N records as stored: a record's rewards, ``done`` and ``interrupted`` belong to the previous step.
 
         An additional column, ``ACTED``, marks the records that have an action.
 
@@ -167,17 +167,17 @@ class StepReader:
             steps["discrete"][rows, branch] = numbers(found, place)
 
     def _read_one(self, data: bytes, row: int, steps: Columns[NDArray[Any]]) -> None:
-        """Read a step in any encoding that protobuf allows."""
+        """Read a step with protobuf's parser, in any valid encoding."""
         behavior = self._behavior
         try:
             check_records(data, behavior.id)
-            # Serialize the step again, to pack unpacked numbers and to merge fields that were written in parts. The
-            # columnar messages require this, because they represent these fields as ``bytes``.
+            # Serialize the step again, which packs unpacked numbers and merges fields that were written in parts. The
+            # columnar messages need this, because they define these fields as ``bytes``.
             usual = AgentInfoActionPairProto.FromString(data)
             usual.DiscardUnknownFields()
             step = columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
         except (DecodeError, InvalidDataError) as error:
-            raise StepError(row, f"its {len(data)} bytes are not a recorded step ({error})") from error
+            raise StepError(row, f"its {len(data)} bytes are not a valid step ({error})") from error
         try:
             read_agent(step.agent_info, behavior, steps, row, self._observation)
         except AgentError as error:
@@ -205,7 +205,7 @@ class StepReader:
 
 
 def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
-    """Reject values that would ruin a network.
+    """Reject values that would damage a network.
 
     Raises:
         StepError: a value is NaN or infinite, or a choice is out of range for its branch.
@@ -229,7 +229,7 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
 
 
 def complete_steps(known: Mapping[str, NDArray[Any]], count: int, spec: BehaviorSpec) -> Columns[NDArray[Any]]:
-    """Return steps with all columns, of which only some were recorded. The others are zero.
+    """Add the columns that were not recorded, filled with zeros.
 
     Raises:
         StepError: as in ``check_steps``.
@@ -274,7 +274,7 @@ def _kept(observation: columnar_pb2.Observation, sensor: UnitySensor) -> Compres
 
 
 def _whole(numbers: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Convert choices that were written as floats, by package versions before 2.0.
+    """Convert choices from package versions before 2.0, which wrote them as floats.
 
     Args:
         numbers: choices, f32 [n, K] or [K].

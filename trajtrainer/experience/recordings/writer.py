@@ -50,7 +50,7 @@ _SensorWriter = Callable[[NDArray[Any]], list[bytes]]
 
 
 class _OpenEnd(NamedTuple):
-    """The final record of an unfinished trajectory: ``interrupted`` if another one follows, ``plain`` if not."""
+    """The final record of an unfinished trajectory: ``interrupted`` if others follow, otherwise ``plain``."""
 
     interrupted: bytes
     plain: bytes

@@ -23,14 +23,14 @@ from trajtrainer.settings.yaml.structuring import CONVERTER, fields_of, sections
 
 _WIDTH = 118
 _COMPLETE = """\
-# Every setting with its value. ML-Agents does not have the settings in comments. Sections in comments are off, and
+# All settings with their values. ML-Agents does not have the settings in comments. Sections in comments are off, and
 # their values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
 """
 _Explained = set[tuple[type[Any], str]]
 
 
 def meaning(cls: type[Any], name: str) -> str:
-    """Return the description of a key, from the docstring of the class, of a base class, or of another algorithm.
+    """Return the description of a key from the docstring of the class, a base class or another algorithm.
 
     Raises:
         LookupError: no docstring describes the key.
@@ -57,7 +57,7 @@ def parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
         if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
             yield title, body
             title, body = line[:-1], []
-        elif title and line and not line.startswith(" "):  # a section ends where text is no longer indented
+        elif title and line and not line.startswith(" "):  # the end of an indented section
             yield title, body
             title, body = "", [line]
         else:
@@ -116,7 +116,7 @@ def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> I
     Args:
         settings: the object.
         mapping: plain values of the object.
-        explained: classes and keys that have already been explained, which are not explained again.
+        explained: classes and keys that have already been explained and get no further comment.
     """
     for key, value in mapping.items():
         inner = getattr(settings, key, None)
@@ -164,7 +164,7 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _first_sentence(cls: type[Any], key: str) -> str:
-    """Return the first sentence in the description of a key; empty if a package does not describe the key."""
+    """Return the first sentence of a key's description; empty if the key's package does not describe it."""
     try:
         described = _sentence(meaning(cls, key))
     except LookupError:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings")
 
-# Far larger than any configuration, but can still be read in a few seconds.
+# Much larger than any configuration, but small enough to be read in a few seconds.
 _MAX_BYTES = 1_000_000
 _MAX_BEHAVIORS = 1000
 
@@ -43,7 +43,7 @@ def load(text: str, filename: str) -> RunSettings:
 
 
 def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
-    """Read the tree of a YAML file, and the problems that do not prevent reading.
+    """Read a YAML file. Return its tree, and problems such as duplicate keys, which do not prevent reading it.
 
     Raises:
         SettingsError: the file does not exist or cannot be read.
@@ -72,7 +72,7 @@ def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
 
 
 def read_document(text: str, filename: str) -> tuple[PlacedValue, list[Problem]]:
-    """Read the tree of a configuration, and the problems that do not prevent reading.
+    """Read a YAML text. Return its tree, and problems such as duplicate keys, which do not prevent reading it.
 
     Raises:
         ConfigurationError: the text is not YAML, empty, or not a mapping.
@@ -94,12 +94,12 @@ def run_settings(
     missing: Sequence[Problem] = (),
     behaviors_required: bool = True,
 ) -> RunSettings:
-    """Return the settings in a configuration's tree, which is modified.
+    """Build the settings from a configuration's tree. The tree is modified.
 
     Args:
         root: the tree.
-        problems: problems that are already known.
-        missing: missing recordings. On their own, they are not an error but become part of the settings.
+        problems: problems already found.
+        missing: missing recordings. If there are no other problems, they are recorded in the settings.
         behaviors_required: treat a behavior that the configuration does not cover as an error.
 
     Raises:
@@ -122,7 +122,7 @@ def run_settings(
 
 
 def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
-    """Return the settings of one behavior from the mapping that would be under its name in a file.
+    """Build the settings of one behavior from a mapping like the one under its name in a file.
 
     Raises:
         ConfigurationError: the mapping contains errors.
@@ -133,7 +133,7 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
 
 
 def structure(root: PlacedValue, cls: type[Settings], problems: Iterable[Problem] = ()) -> Settings:
-    """Build the settings object that a tree describes. ``problems`` are those that are already known.
+    """Build a settings object from a tree. ``problems`` are problems already found.
 
     Raises:
         ConfigurationError: there are new or known problems.
@@ -149,7 +149,7 @@ def structure(root: PlacedValue, cls: type[Settings], problems: Iterable[Problem
 
 
 def _advise(settings: RunSettings) -> None:
-    """Warn about settings that are valid but probably a mistake."""
+    """Warn about valid settings that are probably mistakes."""
     if settings.default_settings is not None:
         _advise_on_batches("default_settings", settings.default_settings)
     for name, behavior in settings.behaviors.items():
@@ -177,7 +177,7 @@ def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
 
 
 def to_mapping(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings as plain values in the order of ML-Agents' configuration.yaml, which ML-Agents can read.
+    """Return the settings as plain values that ML-Agents can read, in the order of ML-Agents' configuration.yaml.
 
     Options that ML-Agents does not have are included only if they differ from their defaults, or if
     ``default_settings`` would otherwise override them.
@@ -190,7 +190,7 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
 
 
 def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) -> None:
-    """Add the options to ``mapping``, section by section, that are missing there but present in ``default``."""
+    """Add all options to ``mapping`` that are only present in ``default``, section by section."""
     for field in attrs.fields(type(settings)):
         value, below = getattr(settings, field.name), default.get(field.name)
         if field.name not in mapping and field.name in default:

@@ -1,6 +1,6 @@
 """Reads YAML into a tree of values with their places in the file, and converts scalars to Python values.
 
-The same conversions apply to command-line options. They are strict wherever a mistake would go unnoticed otherwise.
+The same conversions apply to command-line options. They reject ambiguous values, so that mistakes do not go unnoticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DUMPED_BEHAVIORS = tuple(
     f"tag:yaml.org,2002:python/object/apply:{name}"
     for name in ("mlagents.trainers.settings.DefaultTrainerDict", "collections.defaultdict")
 )
-_MAX_NODES = 20_000  # aliases of aliases can expand to a tree that does not fit in memory
+_MAX_NODES = 20_000  # nested aliases can expand to a tree that does not fit in memory
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_INT = 2**63 - 1
@@ -34,7 +34,7 @@ _LARGEST_INT = 2**63 - 1
 
 @frozen
 class Written:
-    """A scalar that YAML did not read as text, together with its text, because ``run_id: 007`` means the text."""
+    """A scalar that YAML did not read as text, and its text: ``run_id: 007`` means the text "007", not the number 7."""
 
     value: object
     text: str
@@ -46,7 +46,7 @@ class PlacedValue:
 
     Attributes:
         content: dict[str, PlacedValue], list[PlacedValue], or a scalar: None, text, or ``Written`` for all other kinds.
-        place: the place of the value; for a value in a mapping, the place of its key.
+        place: the place of the value or, in a mapping, of its key.
     """
 
     content: Any
@@ -73,7 +73,7 @@ class PlacedValue:
         return self.content
 
     def locate(self, path: tuple[str, ...]) -> Place:
-        """Return the place of the value at ``path``. If it does not exist, the line is that of the last key found."""
+        """Return the place of the value at ``path``. If it does not exist, use the line of the last existing key."""
         if not path:
             return self.place
         entries = self.mapping
@@ -132,7 +132,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._composed += 1
-        if self._composed > _MAX_NODES:  # counts keys and values, and stops before reading the rest
+        if self._composed > _MAX_NODES:  # also counts keys; stops before reading the rest
             self._raise_too_large()
         return super().compose_node(parent, index)
 
@@ -167,18 +167,18 @@ class _Loader(yaml.SafeLoader):
                 "behavior; expected the settings of at least one. Use the file that the run was started with",
             )
             return {}
-        self._complain(place, f"the tag {node.tag} has no meaning here")
+        self._complain(place, f"the tag {node.tag} is not supported")
         return None
 
     def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         try:
             value = self.construct_object(node)
             if isinstance(value, int):
-                str(value)  # fails for thousands of hexadecimal digits, which could not be shown in a message
-        except ValueError:  # looks like a date or a number but is not: May 32, or a number with 5000 digits
+                str(value)  # fails for numbers with too many digits to be shown in a message
+        except ValueError:  # an invalid date such as May 32, or a number with too many digits
             return node.value
         except yaml.YAMLError:
-            self._complain(place, f"the tag {node.tag} has no meaning here")
+            self._complain(place, f"the tag {node.tag} is not supported")
             return None
         return value if value is None or node.tag == _STRING_TAG else Written(value, node.value)
 
@@ -246,7 +246,7 @@ def invalid_value(found: object, expected: str) -> InvalidValueError:
 
 
 def unwrapped(value: object) -> object:
-    """Return the value as YAML read it, without its text."""
+    """Return the plain value of a scalar, without its text."""
     if isinstance(value, list):
         return [unwrapped(item) for item in value]
     return value.value if isinstance(value, Written) else value

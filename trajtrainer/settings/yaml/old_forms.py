@@ -34,7 +34,7 @@ _NO_PLACE = "has no equivalent in the current format and was dropped"
 
 
 def is_old(root: PlacedValue) -> bool:
-    """Return whether a configuration has a form that ML-Agents has dropped: flat behaviors, ``curriculum``, etc."""
+    """Return whether a configuration has an outdated form, such as flat behaviors or ``curriculum``."""
     return (
         any(name in root.mapping for name in (*_OLD_SECTIONS, _INTERVAL))
         or any(_is_flat(entry) or _kind(entry) for _, entry in _others(root))
@@ -43,11 +43,11 @@ def is_old(root: PlacedValue) -> bool:
 
 
 def problem_of_old_form(root: PlacedValue) -> Problem:
-    """Return the problem to report if the user tries to run an old configuration."""
+    """Return the problem to report when a user starts a run with an old configuration."""
     source = root.place.source
     message = (
         "has the format of ML-Agents before 0.19, such as settings directly below 'default' or a behavior's name. "
-        f"Convert it with 'trajtrainer config {source} > NEW.yaml', check what that reports, and use NEW.yaml"
+        f"Convert it with 'trajtrainer config {source} > NEW.yaml', read the warnings, and use NEW.yaml"
     )
     return Problem(Place(source), message)
 
@@ -56,10 +56,10 @@ def convert(root: PlacedValue) -> list[Problem]:
     """Convert an old configuration to the current form, in place.
 
     Returns:
-        Notes about settings that could not be kept, with reasons.
+        A note for each setting that could not be converted, with the reason.
 
     Raises:
-        ConfigurationError: the lists of a curriculum have inconsistent lengths, or there is text instead of a number.
+        ConfigurationError: the lists of a curriculum have inconsistent lengths, or text instead of a number.
     """
     notes: list[Problem] = []
     flat, curriculum, samplers = _sort(root, notes)
@@ -108,7 +108,7 @@ def _sort(
         elif kind:
             found[kind][name] = entry
         elif name in top and isinstance(entry.content, str) and entry.content in top:
-            found["behavior"][name] = top[entry.content]  # the name of a behavior instead of settings
+            found["behavior"][name] = top[entry.content]  # another behavior's name instead of settings
         elif name in top and (isinstance(entry.content, dict) or entry.content is None):
             found["behavior"][name] = entry
         else:
@@ -117,7 +117,7 @@ def _sort(
 
 
 def _others(root: PlacedValue) -> Iterator[tuple[str, PlacedValue]]:
-    """Yield the entries at the top level that are not sections of the current form."""
+    """Yield the top-level entries that are not sections of the current format."""
     for name, entry in root.mapping.items():
         if name not in _SECTIONS:
             yield name, entry
@@ -129,14 +129,14 @@ def _is_flat(entry: PlacedValue) -> bool:
 
 
 def _kind(entry: PlacedValue) -> str:
-    """Return ``curriculum`` or ``sampler`` if the entry cannot be anything else, otherwise an empty string."""
+    """Return ``curriculum`` or ``sampler`` if the entry is clearly one of these, otherwise an empty string."""
     if {"thresholds", "parameters"} <= entry.mapping.keys():
         return "curriculum"
     return "sampler" if any(key in entry.mapping for key in _SAMPLER_TYPES) else ""
 
 
 def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Problem]) -> PlacedValue:
-    """Convert the settings of one behavior. In the old form, its keys replaced those of ``default``."""
+    """Convert the settings of one behavior. In the old format, its keys override those of ``default``."""
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", PlacedValue("ppo", place))

@@ -1,7 +1,7 @@
-"""Converts what a user may write, including short and deprecated forms, to the form of the settings classes.
+"""Converts short and deprecated forms in a configuration to the form that the settings classes expect.
 
-The conversion works on the tree of the file, before any defaults are filled in. Therefore, ``default_settings`` passes
-on only the settings that it contains, and error messages still refer to the places in the file.
+The conversion works on the tree of the file, before any defaults are filled in. Therefore, behaviors only inherit
+settings that ``default_settings`` contains, and error messages can still refer to places in the file.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def prepare(root: PlacedValue) -> None:
 
 
 def prepare_behavior(behavior: PlacedValue) -> None:
-    """Convert the settings of one behavior to their full form, in place and without ``default_settings``."""
+    """Convert the settings of one behavior to their full form, in place. ``default_settings`` are not applied."""
     notes: list[Problem] = []
     behavior.content = _prepared(behavior, PlacedValue(None, behavior.place), notes).content
     _warn(notes)
 
 
 def _warn(notes: list[Problem]) -> None:
-    for note in dict.fromkeys(notes):  # only once, although ``default_settings`` is processed again for every behavior
+    for note in dict.fromkeys(notes):  # once each, although ``default_settings`` is processed again for every behavior
         logger.warning("%s", note)
 
 
@@ -68,7 +68,7 @@ def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
     """Remove ``framework``, and convert a ``dataset`` given as a single file or folder to a list."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
-        notes.append(Problem(framework.place, "this option was removed and is ignored: there is only PyTorch"))
+        notes.append(Problem(framework.place, "this option was removed and is ignored: PyTorch is always used"))
     dataset = behavior.at("dataset")
     if isinstance(dataset.content, str):
         dataset.content = [PlacedValue(dataset.content, dataset.place)]
@@ -89,7 +89,7 @@ def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> Pla
 def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
     """Return the settings of a behavior with ``default_settings`` as defaults.
 
-    If the behavior has another trainer type, it gets only those default hyperparameters that its trainer also has.
+    If the behavior has another trainer type, it inherits only hyperparameters that its own trainer type supports.
     """
     default = copy.deepcopy(default)
     default_type = _trainer_type(default) or PlacedValue(_DEFAULT_TRAINER, default.place)
