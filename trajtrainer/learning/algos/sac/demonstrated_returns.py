@@ -48,7 +48,7 @@ class DemonstratedReturns:
         return list(self._latest)
 
     def load_state(self, state: Sequence[float]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the state returned by ``state``."""
         self._latest = deque(map(float, state), _LATEST)
 
 
