@@ -2,8 +2,8 @@
 
 The checks are those that the C# package makes when a model is assigned to a behavior and when the model runs, plus the
 limits of the underlying inference packages. An error means that Unity throws an exception or rejects the model. A
-warning means that Unity only complains or that a feature is unavailable. The files are of unknown origin, so they run
-with limits on memory and time.
+warning means that Unity only logs a warning or that a feature is unavailable. The files are of unknown origin, so they
+run with limits on memory and time.
 """
 
 import os
@@ -31,7 +31,8 @@ from trajtrainer.policies.onnx.faults import (
 from trajtrainer.policies.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
 
 _MAX_BYTES = 2**30
-# Policies have a few hundred. Each takes a fraction of a millisecond, no matter how little it computes.
+# Maximum number of operators; policies have a few hundred. Each takes a fraction of a millisecond, even if it computes
+# little.
 _MAX_OPERATORS = 20_000
 _MAX_ACTIONS = 1000
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
@@ -267,7 +268,7 @@ def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
 
 
 def _sentis(package: str, report: Report, *notes: str) -> PackageSupport:
-    """Report the support of a package. Add ``notes`` if the model uses ``Multinomial``, which limits the back ends."""
+    """Report how a package supports the model. Add ``notes`` if ``Multinomial`` limits the back ends."""
     if not report.loads:
         return PackageSupport(package, Support.NO)
     ends_of = contract.BACK_ENDS_OF_OPERATOR
