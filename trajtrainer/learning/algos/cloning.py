@@ -68,7 +68,7 @@ class BehavioralCloning:
             settings: the settings in ``behavioral_cloning``.
             hyper: the algorithm's hyperparameters, for the learning rate, and for ``batch_size`` if the settings have
                 none.
-            seed: seed of the order of the sequences and of the policy's noise.
+            seed: seed for the order of the sequences and for the policy's noise.
         """
         self._actor = actor
         self._demonstrations = demonstrations

@@ -83,7 +83,7 @@ class Pace:
         """Continue from ``state``.
 
         Without a state (ML-Agents' checkpoints have none), or with a state that was saved with different settings, all
-        gradient steps due until ``step`` count as made.
+        gradient steps that were due up to ``step`` count as made.
         """
         if state is not None and self.state() == {**state, "count": self.count}:
             self.count = count_in(state["count"])
@@ -181,7 +181,7 @@ class ReplayBatches:
             signals: the reward signals in the order of the value heads.
             batch_size: rows per minibatch, rounded down to whole sequences, but at least one sequence.
             action_size: C.
-            seed: seed of the samples and of the policy's noise.
+            seed: seed for sampling and for the policy's noise.
             device: the device of the networks.
             n_step: number of steps whose rewards are summed; fewer near the end of a trajectory.
             decides_next: True if the policy also acts in the next state, with noise from the column ``next_noise``.

@@ -89,8 +89,8 @@ class Actor(nn.Module):
 
         Args:
             obs: observations of each sensor [B, *O], f32, or u8 for images.
-            mask: bool [B, D]; True marks a forbidden action. memory: memory before each sequence [S, H]; None for empty
-            memories.
+            mask: bool [B, D]; True marks a forbidden action.
+            memory: memory before each sequence [S, H]; None for empty memories.
             sequence_length: B / S.
 
         Returns:

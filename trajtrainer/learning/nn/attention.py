@@ -69,7 +69,7 @@ class EntityEmbedding(nn.Module):
         return F.silu(F.linear(entities, weight[:, self.self_size :]) + of_self.unsqueeze(1))
 
     def to_onnx(self, graph: Graph, entities: str, own: str | None, count: int) -> str:
-        """Add nodes that embed entities [batch, count, size], given the agent's own part [batch, self_size]."""
+        """Add nodes that embed entities [batch, count, size] and the agent's own part as [batch, count, e]."""
         if own is not None:
             row = graph.reshape(own, [-1, 1, self.self_size])
             entities = graph.concat([graph.concat([row] * count, axis=1), entities], axis=2)

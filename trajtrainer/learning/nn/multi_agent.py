@@ -175,7 +175,7 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, numbers), 2)
 
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
-        """Apply attention within each set and average: [K, 2 n, e] and empty slots, bool [K, n], to [K, n + 1, e]."""
+        """Apply attention to each set of embeddings [K, 2 n, e] and average. Returns [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
         query, key = attention.split(entities.query), attention.split(entities.key)
         chosen, outside = _sets(count, query.dtype, query.device)

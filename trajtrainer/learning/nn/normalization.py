@@ -117,7 +117,7 @@ class Normalizer(nn.Module):
     def _with_rows(
         self, values: FloatArray, repeats: int, steps: int, weight: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the mean and variance [size] of ``values`` [m, size] and ``steps`` earlier rows, times ``weight``."""
+        """Return mean and variance [size] after adding ``values`` [m, size] to ``steps`` rows of weight ``weight``."""
         # For so few numbers, numpy operations take a third of the time of torch operations.
         before = self.mean.cpu().numpy()
         rows = np.subtract(values, before, dtype=np.float64)

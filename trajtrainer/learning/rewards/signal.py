@@ -63,8 +63,7 @@ class RewardSignal(ABC):
         """Return the reward of each step without ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def collect(self, packed: PackedSteps) -> FloatArray:
-        """Evaluate new steps, and update running statistics with them. The trainer passes each step once, in order.
-        """
+        """Evaluate new steps, and update running statistics with them. The trainer passes each step once, in order."""
         return self.evaluate(packed)
 
     def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:

@@ -42,7 +42,7 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def _faults_of_data_set(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # few runs need it
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # only for demonstrations
 
     try:
         load_demonstrations([path], max_steps=1)
@@ -51,7 +51,7 @@ def _faults_of_data_set(path: str) -> Iterator[str]:
 
 
 def _faults_of_recording(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # few runs need it
+    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # only for demonstrations
 
     fault = missing(path) or other_type(path)
     if fault:

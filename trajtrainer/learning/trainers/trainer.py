@@ -260,7 +260,8 @@ class Trainer(BehaviorTrainer):
             if boundary.trajectory > start:
                 given |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            # Skip summaries that the run already wrote before it was killed and resumed from an earlier step.
+            # A resumed run may already have written this summary, because its label can be ahead of the checkpoint's
+            # step.
             if boundary.summary is not None and boundary.summary > self.last_summary:
                 self.episodes.note_best()
                 self.episodes.summarize(boundary.summary)

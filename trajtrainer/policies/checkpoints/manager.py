@@ -173,7 +173,7 @@ class CheckpointManager:
             ) from error
         except Exception as error:
             raise CheckpointError(
-                f"The state of behavior {self.folder.behavior!r} cannot be saved, because it would not load again "
+                f"The state of behavior {self.folder.behavior!r} cannot be saved, because it could not be loaded again "
                 f"({first_line(error)}). It may only contain tensors, numbers, strings, lists and dicts."
             ) from error
         return buffer.getbuffer()

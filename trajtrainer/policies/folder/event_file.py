@@ -36,7 +36,7 @@ PREFIX = "events.out.tfevents."
 
 
 class EventFile:
-    """An event file that grows. Each summary is one record, so a killed run never leaves half a summary."""
+    """An append-only event file. Each summary is one record, so a killed run never leaves half a summary."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
         """Store the folder. The first ``flush`` creates the file.
@@ -129,7 +129,7 @@ def text(tag: str, content: str) -> Any:
 
 
 def hparams_begin(settings: Mapping[str, Any]) -> Any:
-    """Return a ``Summary.Value`` for the HPARAMS tab: the settings of a session that starts.
+    """Return a ``Summary.Value`` for the HPARAMS tab: the settings at the start of a session.
 
     No experiment summary is written, because TensorBoard would apply the summary of one run to all runs. Without it,
     TensorBoard determines the columns, such as the newest value of each scalar, automatically.

@@ -201,7 +201,7 @@ def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluato
 def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
     fixed = [info.name for info in report.inputs if info.shape and isinstance(info.shape[0], int)]
     if fixed:
-        report.warnings.append(f"{', '.join(fixed)}: the file fixes the number of agents, so other numbers may fail")
+        report.warnings.append(f"{', '.join(fixed)}: the file has a fixed number of agents, so other numbers may fail")
         return
     try:
         values = evaluator.run(trial_inputs(evaluator.model, batch=2))

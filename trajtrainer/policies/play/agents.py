@@ -158,7 +158,7 @@ def decide(
     Args:
         policy: the policy.
         batch: step batch with the agents' observations.
-        rows: the agents' rows in the batch, including terminal rows in the numbering.
+        rows: indices of the agents' rows in the batch, which may also contain terminal rows.
         memories: the agents' memories in the same order; None at the start of an episode.
 
     Raises:

@@ -71,7 +71,7 @@ class LoadedPolicy:
         """Return the same policy for agents with the given Gymnasium spaces.
 
         Raises:
-            CheckpointError: the policy has other observations or actions.
+            CheckpointError: the policy has different observations or actions.
             UnsupportedError: a space is not supported.
         """
         return _for_spaces(self._file, self.behavior, self._seed, observation_space, action_space)
@@ -190,7 +190,7 @@ def load_policy(
 
 
 def _for_spaces(file: PolicyFile, name: str, seed: int, observation_space: Any, action_space: Any) -> LoadedPolicy:
-    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # Gymnasium may not be installed
+    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # Gymnasium is optional
 
     smallest_picture: int | None = None
     max_items: int | dict[str, int] | None = None

@@ -72,10 +72,10 @@ def exchanges(
     """Reset the environment, play a game, and yield each message of the environment before its answers are sent.
 
     Args:
-        environment: the environment, which is not closed. It may reuse the arrays of a message after its answers.
+        environment: the environment, which is not closed. It may reuse the arrays of a message once it has the answers.
         game: the game to play.
         parameters: environment parameters.
-        announce: called with new behaviors as the environment announces them, before the game sees them.
+        announce: called with new behaviors when the environment announces them, before the game sees them.
         specs: specs by behavior id that the environment announced before this call. New specs are added.
         stopped: called after each wait for messages; returns whether to stop before the game is over.
 

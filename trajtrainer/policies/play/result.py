@@ -96,7 +96,7 @@ class EpisodeSample:
         return max(self.values, default=math.nan)
 
     def ci95(self) -> tuple[float, float]:
-        """Return the 95 % confidence interval of the mean, from the percentiles of 10,000 bootstrap resamples' means.
+        """Return the 95 % confidence interval of the mean (percentile bootstrap with 10,000 resamples).
 
         See Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The result is deterministic.
         """
@@ -110,7 +110,7 @@ class EpisodeSample:
         return float(low), float(high)
 
     def to_json(self, *, with_interval: bool = True) -> dict[str, Any]:
-        """Return all statistics as plain data, with None for those without a finite value."""
+        """Return all statistics as plain data, with None in place of values that are not finite."""
         found = {name: _plain(getattr(self, name)) for name in ("mean", "std", "min", "max")}
         interval = {"ci95": [_plain(bound) for bound in self.ci95()]} if with_interval else {}
         return {**found, **interval}

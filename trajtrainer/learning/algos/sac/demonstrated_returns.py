@@ -53,7 +53,7 @@ class DemonstratedReturns:
 
 
 def _finished(sums: EpisodeSums, packed: PackedSteps) -> list[float]:
-    """Return the returns of the episodes that end with these steps."""
+    """Return the returns of the episodes that ended within these steps."""
     rewards = (packed["reward"] + packed["group_reward"])[None]
     found: list[float] = sums.add(rewards, packed.offset, packed.agent, packed.ended)[0].tolist()
     return found

@@ -223,7 +223,7 @@ class SAC(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return how many rows acting may run ahead: those of some gradient steps, but at least four trajectories."""
+        """Return how many rows acting may run ahead of learning: at least four trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         lead = max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon)

@@ -248,7 +248,7 @@ class _Gaussians:
             self._constant = scale, scale.entropy()
 
     def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
-        """Compute actions from outputs [N, at least width]."""
+        """Compute actions from the first ``width`` outputs of each agent."""
         mu = raw = outputs[:, : self._size]
         if self._constant is not None:
             scale, entropy = self._constant
