@@ -150,7 +150,7 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # The checker raises its own exception class and, for some damage, built-in ones.
-        report.errors.append(f"the model breaks the ONNX standard: {first_line(error)}")
+        report.errors.append(f"the model violates the ONNX standard: {first_line(error)}")
     if not contract.MIN_OPSET <= report.opset <= contract.MAX_OPSET:
         newest = " (only Sentis 2.6 and newer support more)" if report.opset > contract.MAX_OPSET else ""
         report.errors.append(

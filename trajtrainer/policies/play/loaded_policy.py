@@ -174,7 +174,7 @@ def load_policy(
     if name not in policies or (behavior is None and len(policies) > 1):
         found = f"no behavior {behavior!r}" if behavior else "several behaviors"
         hint = (closest(name, policies) if behavior else "") or "."
-        raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}{hint}")
+        raise SettingsError(f"{path} has {found}. Pass behavior= with one of {', '.join(map(repr, policies))}{hint}")
     file = policies[name]
     if env is None:
         loaded = file.load()
