@@ -192,7 +192,7 @@ WRONG = [
     (
         behavior("trainer_type: ppo\nhyperparameters: {shared_critic: true}\nnetwork_settings: {critic_only: [1]}"),
         "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with shared_critic: true, "
-        "since the critic then sees what the policy sees",
+        "because the critic then has the same inputs as the policy",
     ),
     (
         behavior("reward_signals: {rnd: {network_settings: {critic_only: [1]}}}"),

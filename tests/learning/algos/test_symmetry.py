@@ -176,13 +176,13 @@ def test_everything_that_does_not_fit_the_agents_is_said_at_once() -> None:
     with pytest.raises(UnsupportedError) as caught:
         Symmetry(mirror, spec, CPU)
     assert str(caught.value) == (
-        "symmetry does not fit the behavior: sensor 1 'camera' has the shape (3, 20, 20), and only vectors can be "
-        "mirrored; sensor 2 'entities' has the shape (3, 2), and only vectors can be mirrored; observations names "
+        "symmetry does not fit the behavior: sensor 1 'camera' has the shape (3, 20, 20), but only vectors can be "
+        "mirrored; sensor 2 'entities' has the shape (3, 2), but only vectors can be mirrored; observations names "
         "'Ears', but the sensors are 0 'Eyes', 1 'camera', 2 'entities'; sensor 0 'Eyes' has 4 numbers, but 2 are "
         "listed; continuous_actions has 3 numbers, but 2 are listed; discrete_actions has branches of [2] actions, but "
         "the agents have branches of [3, 2]; branches has 2 numbers, but 1 are listed."
     )
-    with pytest.raises(UnsupportedError, match=r"branches exchanges branches of different sizes, \[3, 2\]"):
+    with pytest.raises(UnsupportedError, match=r"branches swaps branches of different sizes, \[3, 2\]"):
         Symmetry(SymmetrySettings(branches=[1, 0]), behavior([vector(1)], 0, (3, 2)), CPU)
 
 

@@ -175,7 +175,7 @@ def test_models_of_ml_agents(shared_data: Path, name: str) -> None:
 
 
 def test_old_models_have_no_deterministic_actions(shared_data: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"lacks deterministic_continuous_actions.*leave --deterministic out"):
+    with pytest.raises(CheckpointError, match=r"lacks deterministic_continuous_actions.*omit --deterministic"):
         OnnxPolicy(shared_data / "models" / "Pong.onnx", seed=1, deterministic=True)
 
 

@@ -185,7 +185,7 @@ def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
     assert (policy.behavior, tuple(policy.spec.observation_specs[0].shape)) == ("Goalie", (4,))
     assert policy.path == tmp_path / "run" / "Goalie" / "checkpoint.pt"
     with pytest.raises(
-        SettingsError, match=r"has several behaviors\. Choose with behavior= one of 'Goalie', 'Striker'"
+        SettingsError, match=r"has several behaviors\. Pass behavior= with one of 'Goalie', 'Striker'"
     ):
         load_policy("run", results_dir=tmp_path)
     with pytest.raises(SettingsError, match=r"has no behavior 'Striken'\. .*'Striker'; did you mean Striker\?$"):

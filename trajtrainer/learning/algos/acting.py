@@ -27,7 +27,7 @@ class StateDependentNoise:
     """Exploration noise that is linear in the encoding (gSDE; Raffin et al. 2021), so similar states get similar noise.
 
     Each agent has a random matrix, drawn with the policy's standard deviations and kept for ``sde_sample_freq`` steps.
-    A policy does not know which agents it acts for, so there is one matrix per row of the batch.
+    A policy does not know the ids of its agents, so it keeps one matrix per row of the batch.
 
     Args:
         actor: an actor whose head has ``use_sde`` set. Its standard deviations are read whenever matrices are drawn.
@@ -68,7 +68,7 @@ class StateDependentNoise:
         return {**{name: tensor.cpu().clone() for name, tensor in tensors.items()}, "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned.
+        """Restore the state returned by ``state``.
 
         Raises:
             ValueError: the matrices have the wrong shape for this policy.
@@ -114,7 +114,7 @@ class ActorPolicy:
         deterministic: as passed to the constructor.
         evenly_first: as passed to the constructor.
         version: version of the weights.
-        num_loads: number of times that weights were loaded.
+        num_loads: number of times weights were loaded.
 
     Args:
         actor: the actor to copy.
@@ -188,11 +188,11 @@ class ActorPolicy:
         return ActorPolicy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
 
     def exploration_state(self) -> dict[str, Any]:
-        """Return the state of ``StateDependentNoise`` as plain data and tensors; empty without such noise."""
+        """Return the state of ``StateDependentNoise`` as plain data and tensors, or an empty dict if it is not used."""
         return {} if self._exploration is None else self._exploration.state()
 
     def load_exploration_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`exploration_state` returned, if the policy has such noise."""
+        """Restore the state returned by :meth:`exploration_state`. Does nothing without ``StateDependentNoise``."""
         if self._exploration is not None and state:
             self._exploration.load(state)
 
@@ -305,9 +305,9 @@ class ActorPolicy:
 
 
 class _Exposed:
-    """Exposes the memory of a read-only array as writable.
+    """Exposes a read-only array as a writable one, without copying it.
 
-    torch warns about read-only arrays. Nothing here writes to observations, and copying images just to avoid the
+    torch warns about read-only arrays. Nothing here writes to observations, and copying images just to silence the
     warning would be slow.
     """
 

@@ -39,7 +39,7 @@ Statistics = dict[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True)
 class LearningContext:
-    """The behavior to learn, and everything else an algorithm needs to know about the run.
+    """The behavior to learn, and the information about the run that an algorithm needs.
 
     Attributes:
         behavior: name of the behavior, without the team.
@@ -48,12 +48,12 @@ class LearningContext:
         obs_dtypes: dtype of each sensor's observations as the environment sends them, f32 or u8.
         seed: seed of the run.
         device: device of the networks and the updates.
-        training: False to only count episodes (inference).
+        training: False for inference, which only counts episodes.
         timers: timers of the run.
-        is_stopping: returns True if the run is about to end. Once it has returned True, it always does.
+        is_stopping: returns True if the run is about to end. Once True, it never becomes False again.
         expert: the policy to imitate, for trainers that need one.
-        max_policy_lag: maximum number of versions between the policy that acted and the newest one. None if acting
-            pauses during updates, or if updates do not consume experience.
+        max_policy_lag: how many versions the acting policy may be behind the newest one. None if acting pauses during
+            updates, or if updates do not consume experience.
         episode_limit: number of steps after which the environment ends an episode, if the environment reports it.
         messages: returns the number of messages that all environments have sent in this session.
         evaluation_interval: steps between two evaluations of the behavior; None without evaluations.
@@ -93,7 +93,7 @@ class LearningContext:
 class Algorithm(ABC):
     """The networks and optimizers of one behavior, and how they learn from experience. Users may subclass this.
 
-    An algorithm knows nothing about queues, files or summaries. The trainer calls it from a single thread::
+    An algorithm does not deal with queues, files or summaries. The trainer calls it from a single thread::
 
         networks = MyAlgorithm.make_networks(context)         # torch's generator is seeded with weights_seed
         algorithm = MyAlgorithm(context, networks, signals)
@@ -104,9 +104,9 @@ class Algorithm(ABC):
     Attributes:
         may_be_nan: tags of statistics that are undefined for some behaviors. If any other statistic is not finite, the
             weights have diverged, and the run ends.
-        holds_rows: how to limit the lead of acting over learning if acting continues during updates (``threaded: true``
-            or remote actors). If True, the limit is ``max_lead`` rows that no update has used; ``update`` frees rows
-            as it reports progress. If False, the limit applies to rows that have not been added yet, or to policy
+        holds_rows: how to limit how far acting runs ahead of learning if acting continues during updates (``threaded:
+            true`` or remote actors). If True, the limit is ``max_lead`` rows that no update has used; ``update`` frees
+            rows as it reports progress. If False, the limit applies to rows that have not been added yet, or to policy
             versions.
         needs_groups: True if ``add`` needs the groupmates of each step (``PackedSteps.groups``), and their rewards as
             the column ``groupmate_reward``.
@@ -149,7 +149,7 @@ class Algorithm(ABC):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return how many rows acting may be ahead of learning if acting continues during updates."""
+        """Return how many rows acting may run ahead of learning if acting continues during updates."""
         return settings.buffer_size
 
     @property
@@ -160,15 +160,15 @@ class Algorithm(ABC):
         return actor
 
     def until_stop(self, steps: Iterable[T]) -> Iterator[T]:
-        """Yield the items of ``steps`` until the run is about to end, which is checked before each item."""
+        """Yield items from ``steps``, but stop as soon as the run is about to end."""
         goes_on = iter(self.context.is_stopping, True)
         return (step for _, step in zip(goes_on, steps, strict=False))
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
-        """The number of rows, or of steps, that should be waiting before the trainer drains them. Batching saves time.
+        """How many rows or steps should be waiting before the trainer drains them, because larger batches save time.
 
-        Rows include the padding of sequences; 0 means not to wait. Waiting never postpones other events, because the
+        Rows include the padding of sequences. With 0, the trainer does not wait. Waiting never delays other events: the
         trainer drains earlier when a summary, a checkpoint, an evaluation or the end of training is due.
         """
         return 1, 1
@@ -206,8 +206,7 @@ class Algorithm(ABC):
         Args:
             step: the trainer step, for schedules.
             show_progress: may be called between two gradient steps with the completed fraction of the update, if the
-                policy is ready to act in its current state. The trainer then publishes it if acting continues
-                during updates.
+                current policy is ready to act. The trainer then publishes it if acting continues during updates.
         """
 
     def clone(self, step: int) -> dict[str, float]:
@@ -215,7 +214,7 @@ class Algorithm(ABC):
         return {} if self.cloning is None else self.cloning.update(step, self.until_stop)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Drop the memory of unfinished episodes that one worker, or all workers (None), aborted."""
+        """Drop the state of unfinished episodes after one worker, or all workers (None), aborted them."""
 
     @abstractmethod
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
@@ -223,7 +222,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore what ``optimizer_states`` returned.
+        """Restore the state returned by ``optimizer_states``.
 
         Raises:
             KeyError: a state is missing.
@@ -239,7 +238,7 @@ class Algorithm(ABC):
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: B027
-        """Restore what ``extra_state`` returned, at trainer step ``step`` of a resumed run.
+        """Restore the state returned by ``extra_state``, at trainer step ``step`` of a resumed run.
 
         Any part may be missing; ML-Agents' checkpoints contain none of it.
 

@@ -68,7 +68,7 @@ class BehavioralCloning:
             settings: the settings in ``behavioral_cloning``.
             hyper: the algorithm's hyperparameters, for the learning rate, and for ``batch_size`` if the settings have
                 none.
-            seed: seed of the order of the sequences and of the policy's noise.
+            seed: seed for the order of the sequences and for the policy's noise.
         """
         self._actor = actor
         self._demonstrations = demonstrations
@@ -76,7 +76,7 @@ class BehavioralCloning:
         self._steps = settings.steps
         self._schedule = ScheduleType.LINEAR if settings.steps else ScheduleType.CONSTANT
         self._epochs = settings.num_epoch or DEFAULT_EPOCHS
-        # A minibatch consists of whole sequences, and each sequence occurs at most once.
+        # A minibatch consists of whole sequences and contains each sequence at most once.
         length = demonstrations.sequence_length
         sequences = min(max(1, (settings.batch_size or hyper.batch_size) // length), demonstrations.num_sequences)
         self._batch_size = sequences * length
@@ -134,7 +134,7 @@ class BehavioralCloning:
         return self._optimizer.state_dict()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned.
+        """Restore the state returned by ``state``.
 
         Raises:
             ValueError: the state belongs to another policy.

@@ -29,8 +29,8 @@ _MAX_BATCHES = 32
 _MAX_BYTES = 1 << 25
 # Upper bound on gradient steps per agent step with ``auto``.
 _MOST_PER_STEP = 2
-# Upper bound on the agent steps whose gradient steps can wait for spare time with ``auto``, unless a single arrival of
-# whole trajectories has more steps. Without it, a pause of the environment could lead to an endless series of updates.
+# With ``auto``, gradient steps for at most this many agent steps can wait for spare time (more only if more agent steps
+# arrive at once). Without this limit, a pause in the environment could lead to an endless series of updates.
 _MOST_SAVED = 1000
 # Upper bound on how often a recorded step is sampled relative to an agent's own step. In GridWorld, filling half of
 # each minibatch from 21 recorded steps cost a third of the reward.
@@ -40,16 +40,16 @@ _AUTO_LEAD = 20.0
 
 
 def lead_of(steps_per_update: AutoOrNumber, gradient_steps: int) -> float:
-    """Return how many rows acting may be ahead if its lead is limited to ``gradient_steps`` gradient steps."""
+    """Convert a lead of acting over learning from gradient steps to rows."""
     return gradient_steps * (_AUTO_LEAD if steps_per_update == AUTO else steps_per_update)
 
 
 class Pace:
-    """One gradient step per ``steps_per_update`` agent steps on average, after ``first_step`` agent steps without any.
+    """One gradient step per ``steps_per_update`` agent steps on average, starting after ``first_step`` agent steps.
 
     As in ML-Agents (docs/explanation/mlagents-behavior.md#pace), another gradient step is due while
     ``(step - first_step) / count > steps_per_update``, where ``count`` starts at 1. Like experience, gradient steps may
-    come in bursts; their total does not depend on how the experience was drained.
+    come in bursts. Their total does not depend on how the experience was batched.
 
     Attributes:
         count: 1 plus the number of gradient steps so far.
@@ -83,7 +83,7 @@ class Pace:
         """Continue from ``state``.
 
         Without a state (ML-Agents' checkpoints have none), or with a state that was saved with different settings, all
-        gradient steps due until ``step`` count as made.
+        gradient steps that were due up to ``step`` count as made.
         """
         if state is not None and self.state() == {**state, "count": self.count}:
             self.count = count_in(state["count"])
@@ -99,7 +99,7 @@ class AutoPace:
     ``due`` then returns one gradient step for each of them.
 
     Args:
-        first_step: number of agent steps before the first gradient step; they allow no gradient steps.
+        first_step: number of agent steps before the first gradient step. They do not add to ``allowed``.
         messages: returns the number of messages that all environments have sent in this session.
 
     Attributes:
@@ -110,13 +110,13 @@ class AutoPace:
     def __init__(self, first_step: int, messages: Callable[[], int]) -> None:
         self._first_step = first_step
         self._messages = messages
-        self._seen = 0  # messages that already had their gradient steps
+        self._seen = 0  # messages whose gradient steps were already made
         self._step = 0  # agent steps that ``allowed`` accounts for
         self.count = 1
         self.allowed = 0
 
     def due(self, step: int) -> int:
-        """Return how many gradient steps to make at trainer step ``step``. Call this even if none can be made yet."""
+        """Return how many gradient steps are due at trainer step ``step``. Call this even if no update is possible."""
         new = step - max(self._step, self._first_step)
         if new > 0:
             saved = max(new, _MOST_SAVED)
@@ -139,7 +139,7 @@ class AutoPace:
         return {"count": self.count, **settings, "allowed": self.allowed, "step": self._step}
 
     def load(self, state: Mapping[str, Any] | None, step: int) -> None:
-        """Continue from ``state``. After a change of settings, the steps before ``step`` allow no gradient steps."""
+        """Continue from ``state``. If the settings changed, agent steps before ``step`` allow no gradient steps."""
         self.count, self.allowed, self._step = 1, 0, step
         if state is not None:
             self.count = count_in(state["count"])
@@ -181,13 +181,13 @@ class ReplayBatches:
             signals: the reward signals in the order of the value heads.
             batch_size: rows per minibatch, rounded down to whole sequences, but at least one sequence.
             action_size: C.
-            seed: seed of the samples and of the policy's noise.
+            seed: seed for sampling and for the policy's noise.
             device: the device of the networks.
             n_step: number of steps whose rewards are summed; fewer near the end of a trajectory.
             decides_next: True if the policy also acts in the next state, with noise from the column ``next_noise``.
             recorded: replay buffer with demonstrations; not supported with a memory.
-            ratio: fraction of recorded rows in each minibatch, rounded to at least one row and less than all. There are
-                fewer if recorded steps would otherwise be sampled more than 50 times as often as others.
+            ratio: fraction of recorded rows in each minibatch, rounded to at least one row and less than all. The
+                fraction is reduced if recorded steps would otherwise be sampled more than 50 times as often as others.
         """
         self._n_step = n_step
         self._decides_next = decides_next
@@ -204,7 +204,7 @@ class ReplayBatches:
 
     @property
     def _gamma(self) -> FloatArray:
-        """The discounts [V, 1]. They may change, because an algorithm may choose them during training."""
+        """The discount factors [V, 1], read on every access because an algorithm may change them during training."""
         return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
     @property
@@ -259,7 +259,7 @@ class ReplayBatches:
         return sample.rows.map(self._tensor).with_columns(columns), Columns(sequences)
 
     def _several_steps_later(self, replay: Replay, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
-        """Return the columns for ``n_step`` targets, which replace those for one-step targets."""
+        """Return the columns for ``n_step`` targets, to be used instead of those for one-step targets."""
         ahead = replay.steps_ahead(numbers, self._n_step)
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         last = sample
@@ -273,7 +273,7 @@ class ReplayBatches:
         return columns
 
     def _goes_on(self, sample: Sample) -> NDArray[np.bool_]:
-        """Return whether each signal counts the rewards after a step, bool [V, rows]."""
+        """Return whether each signal's return continues after a step, bool [V, rows]."""
         goes_on: NDArray[np.bool_] = ~(sample.rows["terminated"] & self._ends)
         return goes_on
 

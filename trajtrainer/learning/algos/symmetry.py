@@ -24,8 +24,8 @@ Mirror = Callable[[Tensor], Tensor]
 class Symmetry:
     """Appends the mirror images of a minibatch's rows.
 
-    Observations and actions are mirrored. Rewards, returns and advantages stay the same. As in rsl_rl, so do the
-    log-probabilities at collection time, as if the policy that acted had been symmetric.
+    Observations and actions are mirrored. Rewards, returns and advantages are copied. As in rsl_rl, the
+    log-probabilities at collection time are copied, too, as if the policy that acted had been symmetric.
 
     Raises:
         UnsupportedError: the settings do not fit the agents' observations or actions.
@@ -95,7 +95,7 @@ def _mismatches_of_observations(settings: SymmetrySettings, spec: BehaviorSpec) 
     names = [str(sensor.name) for sensor in spec.observation_specs]
     for i, sensor in enumerate(spec.observation_specs):
         if observation_kind(sensor) is not ObservationKind.VECTOR:
-            yield f"sensor {i} {names[i]!r} has the shape {tuple(sensor.shape)}, and only vectors can be mirrored"
+            yield f"sensor {i} {names[i]!r} has the shape {tuple(sensor.shape)}, but only vectors can be mirrored"
     numbers = [str(i) for i in range(len(names))]
     for key in settings.observations:
         if key not in names and key not in numbers:
@@ -113,7 +113,7 @@ def _mismatches_of_actions(settings: SymmetrySettings, spec: BehaviorSpec) -> It
         yield f"discrete_actions has branches of {given} actions, but the agents have branches of {sizes}"
     yield from _mismatches_of_size("branches", len(settings.branches), len(sizes))
     if len(settings.branches) == len(sizes) and [sizes[k] for k in settings.branches] != sizes:
-        yield f"branches exchanges branches of different sizes, {sizes}"
+        yield f"branches swaps branches of different sizes, {sizes}"
 
 
 def _mismatches_of_size(what: str, found: int, expected: int) -> Iterator[str]:

@@ -55,12 +55,12 @@ class AgentMemories(PerAgent[Tensor]):
         self._size = size
 
     def of(self, agent: LongArray, device: torch.device) -> Tensor:
-        """Return the memories of these agents, f32 [S, H]."""
+        """Return the memories of the given agents, f32 [S, H]."""
         nothing = torch.zeros(self._size, device=device)
         return torch.stack([self.get(one, nothing) for one in agent.tolist()])
 
     def keep(self, agent: LongArray, ended: BoolArray, after: Tensor) -> None:
-        """Store the memories [S, H] of these agents, except those whose episodes have ended."""
+        """Store the memories [S, H] of the given agents, except those whose episodes have ended."""
         for one, is_end, memory in zip(agent.tolist(), ended.tolist(), after, strict=True):
             if is_end:
                 self.pop(one, None)
@@ -182,7 +182,7 @@ def sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
 
 
 def turns(agent: LongArray) -> Iterator[LongArray]:
-    """Yield the indices of trajectories in turns. Turn n contains the n-th trajectory of each agent."""
+    """Yield indices of trajectories, one array per turn. Turn n contains the n-th trajectory of each agent."""
     order = np.argsort(agent, kind="stable")
     begins = np.flatnonzero(np.diff(agent[order], prepend=agent[order[0]] - 1))
     counts = np.diff(begins, append=len(agent))
@@ -296,7 +296,7 @@ def v_trace(
     rho: FloatArray,
     trace: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Compute V-trace targets (Espeholt et al. 2018) for trajectories of another policy.
+    """Compute V-trace targets (Espeholt et al. 2018) for trajectories collected by another policy.
 
     ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (equation 1
     and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])`` (section 4.2, where lambda is

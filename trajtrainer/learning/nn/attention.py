@@ -69,10 +69,7 @@ class EntityEmbedding(nn.Module):
         return F.silu(F.linear(entities, weight[:, self.self_size :]) + of_self.unsqueeze(1))
 
     def to_onnx(self, graph: Graph, entities: str, own: str | None, count: int) -> str:
-        """Add nodes that embed entities [batch, count, size], given the agent's own part [batch, self_size].
-
-        The result is [batch, count, e].
-        """
+        """Add nodes that embed entities [batch, count, size] and the agent's own part as [batch, count, e]."""
         if own is not None:
             row = graph.reshape(own, [-1, 1, self.self_size])
             entities = graph.concat([graph.concat([row] * count, axis=1), entities], axis=2)
@@ -128,7 +125,7 @@ class ResidualSelfAttention(nn.Module):
     def outputs(self, value: Tensor) -> Tensor:
         """Apply ``out`` without its bias to each head's part of each value: [B, n, e] to [B, heads * n, e].
 
-        If there are more sets than entities, this is cheaper than applying ``out`` to every set.
+        With more sets than entities, this is cheaper than applying ``out`` to every set.
         """
         parts = zip(value.chunk(self.heads, 2), self.out.weight.chunk(self.heads, 1), strict=True)
         return torch.cat([F.linear(part, weight) for part, weight in parts], 1)

@@ -50,7 +50,7 @@ class ObservationEncoder(nn.Module):
     Args:
         specs: all sensors of the behavior.
         settings: ``network_settings``.
-        hidden: indices of the sensors to ignore. The observations still contain them.
+        hidden: indices of the sensors to ignore. :meth:`forward` still takes their observations.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ObservationEncoder(nn.Module):
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
     def copy_normalization(self, other: ObservationEncoder, obs: Sequence[Tensor] = ()) -> None:
-        """Copy the normalizers of another encoder, which has seen ``obs``. Update those it lacks with ``obs``."""
+        """Copy the normalizers of an encoder that was updated with ``obs``. Update any that it lacks with ``obs``."""
         theirs = other.normalizers()
         for i, normalizer in self.normalizers().items():
             if i in theirs:
@@ -189,7 +189,7 @@ def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSetti
 
 
 class NetworkBody(nn.Module):
-    """The part that actors, critics and reward networks share: sensor encoders, layers, and optionally a memory.
+    """The part that actors, critics and reward networks have in common: encoders, layers, and optionally a memory.
 
     Args:
         observation_specs: the behavior's sensors.
@@ -197,7 +197,7 @@ class NetworkBody(nn.Module):
         action_size: size of the action vector appended to the encoded observations (Q networks, GAIL); 0 for no
             actions.
         regularization: regularization of the layers; ML-Agents has none.
-        sees_all: also encode the ``critic_only`` sensors, as critics do.
+        sees_all: also encode the ``critic_only`` sensors. Critics set this.
         batch_norm: use a ``NormalizedMlp`` for the layers. This makes ``normalize`` unnecessary and treats a goal like
             any other observation.
 
@@ -285,9 +285,9 @@ class NetworkBody(nn.Module):
         memory: Tensor | None = None,
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """Do the same as :meth:`forward`, but for observations that ``encoder`` has already encoded.
+        """Like :meth:`forward`, but for observations that ``encoder`` has already encoded.
 
-        This way, observations are encoded only once for several actions.
+        Use this to encode observations only once for several actions.
         """
         x = self._layered(encoded, actions)
         if self.memory is None:

@@ -88,7 +88,7 @@ class ValueNetwork(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Do the same as :meth:`forward`, but for observations that ``body.encoder`` has already encoded."""
+        """Like :meth:`forward`, but for observations that ``body.encoder`` has already encoded."""
         encoding, memory_out = self.body.of_encoded(encoded, actions, memory, sequence_length)
         return self.heads(encoding), memory_out
 
@@ -97,14 +97,14 @@ class SharedCritic(nn.Module):
     """Value heads on the actor's body (``shared_critic: true``).
 
     The actor is not a submodule, so ``parameters()`` and ``state_dict()`` contain only the heads. With either kind of
-    critic, the actor and the critic together therefore contain every parameter exactly once.
+    critic, every parameter therefore belongs to exactly one of the actor and the critic.
     """
 
     mlagents_names: ClassVar[Names] = {"heads": "value_heads"}
 
     def __init__(self, actor: Actor, signals: Sequence[str]) -> None:
         super().__init__()
-        self._actor = (actor,)  # The tuple hides it from nn.Module.
+        self._actor = (actor,)  # A tuple, so that nn.Module does not register it.
         self.heads = ValueHeads(actor.body.encoding_size, signals, initialization=actor.initialization)
 
     @property
@@ -122,7 +122,7 @@ class SharedCritic(nn.Module):
     def forward(
         self, obs: Sequence[Tensor], memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Do the same as :meth:`ValueNetwork.forward`.
+        """Compute the same as :meth:`ValueNetwork.forward`.
 
         ML-Agents keeps a separate memory for the critic even if the critic shares the actor's body.
         """

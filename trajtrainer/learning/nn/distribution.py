@@ -183,7 +183,7 @@ class ActionDistribution:
     def continuous_log_prob(self, continuous: Tensor) -> Tensor:
         """Return the log-probabilities of continuous actions [B, C].
 
-        For the tensor that was sampled last, they are exact even if tanh saturates.
+        For the most recently sampled tensor, they are exact even if tanh saturates.
         """
         if not self.tanh_squash:
             return self.scale.log_prob(continuous - self.mu)
@@ -201,7 +201,7 @@ class ActionDistribution:
     def entropy(self, *, joint: bool = False) -> Tensor:
         """Return the entropy in each state [B]: the mean over the continuous actions plus the sum over the branches.
 
-        With ``joint``, the continuous actions are summed as well.
+        With ``joint``, the entropies of the continuous actions are summed instead of averaged.
         """
         continuous = self.scale.entropy
         if joint:

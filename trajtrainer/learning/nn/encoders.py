@@ -22,7 +22,7 @@ _DENSE = {"dense": "dense.0"}  # ML-Agents numbers the layer and its activation
 
 
 def to_float(picture: Tensor) -> Tensor:
-    """Convert images to f32 in [0, 1]. Images received as PNG are stored as u8."""
+    """Convert images to f32 in [0, 1]. Images that arrive as PNG are stored as u8."""
     return picture.to(torch.float32).div_(255.0) if picture.dtype == torch.uint8 else picture
 
 

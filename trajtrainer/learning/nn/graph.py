@@ -25,7 +25,7 @@ _END = np.iinfo(np.int64).max  # end of a slice without an upper bound
 _LEAKY_SLOPE = 0.01  # torch's default
 _LAYER_NORM_EPSILON = 1e-5  # torch's default
 
-# Starting with these opsets, the operator takes an input instead of the former attribute.
+# The opset from which an operator takes an input instead of an attribute.
 _SLICE_BY_INPUTS = 10
 _CLIP_BY_INPUTS = 11
 _AXES_BY_INPUTS = 13
@@ -92,7 +92,8 @@ class Graph:
     def constant_output(self, name: str, value: NDArray[np.float32]) -> None:
         """Add a constant output.
 
-        The weight itself is the output, without a node in between, so that Unity's packages find the constant by name.
+        The weight itself is the output, without a node in between, because Unity's packages look up the constant by
+        name.
         """
         self.weight(name, value)
         self.outputs.append(ValueInfo(name, FLOAT, value.shape))
@@ -100,7 +101,7 @@ class Graph:
     # -- values
 
     def weight(self, name: str, value: NDArray[Any]) -> str:
-        """Store a tensor under a name. If the name exists already, its tensor is kept."""
+        """Store a tensor under a name, unless the name is already used."""
         self.weights.setdefault(name, value)
         return name
 

@@ -29,7 +29,7 @@ def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object
 
     This skips torch's own initialization, which would take time and consume random numbers. The layer is created on
     torch's default device, so a whole network can be created on "meta" without allocating memory. On "meta", ``fill``
-    is not called: it would do nothing except make torch import its compiler (measured: 1 s).
+    is not called, because it would only make torch import its compiler (measured: 1 s).
     """
     layer = nn.Linear(in_features, out_features, device="meta")
     weight = torch.empty(out_features, in_features)
@@ -81,7 +81,7 @@ def _fill_with_unit_rows(weight: Tensor) -> None:
 
 
 def initialize(layers: nn.Module, initialization: Initialization, gain: float = math.sqrt(2.0)) -> None:
-    """Replace the initial weights of linear layers, unless ``initialization`` asks for ML-Agents' weights.
+    """Reinitialize the weights of linear layers, unless ``initialization`` selects ML-Agents' weights.
 
     Orthogonal weights (Saxe et al. 2014) are multiplied by ``gain``, and the biases are kept. torch's initialization
     draws weights and biases uniformly within ±1 / sqrt(in_features), with a third of the variance of

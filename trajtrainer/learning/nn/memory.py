@@ -23,7 +23,7 @@ class Unrolled(NamedTuple):
 
     Attributes:
         out: output after each step [B, H / 2].
-        starts: memory before each sequence [Q, H], with the sequences of each trajectory in a row.
+        starts: memory before each sequence [Q, H], grouped by trajectory.
         final: memory after each trajectory [S, H].
     """
 
@@ -68,8 +68,8 @@ class Memory(nn.Module):
     def unroll(self, x: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
         """Process S trajectories of any length from the first to the last step.
 
-        The LSTM returns its full state only at the end of a call. Each call therefore processes the n-th sequence of
-        every trajectory.
+        torch's LSTM returns its full state only at the end of a call, so each call processes the n-th sequence of every
+        trajectory.
 
         Args:
             x: consecutive trajectories [B, size].

@@ -30,7 +30,7 @@ class Minibatch:
 
     Attributes:
         rows: b rows with the columns of an update buffer or replay buffer, and the columns that the algorithm adds:
-            ``loss_mask`` f32 [b], 0 for padding, if there is any. Off-policy algorithms also add ``next_obs``;
+            ``loss_mask`` f32 [b], 0 for padding, if there is padding. Off-policy algorithms also add ``next_obs``;
             ``rewards`` f32 [b, V], multiplied by the signals' strength; ``discount`` f32 [b, V], the weight of each
             signal's value of the next state; ``noise`` f32 [b, C], standard normal noise for the policy's current
             action; and ``next_mask`` bool [b, D] and ``next_noise`` for its next action, if the algorithm needs one.

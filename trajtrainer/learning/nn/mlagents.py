@@ -33,7 +33,7 @@ class NetworkPlace(NamedTuple):
 class OptimizerPlace(NamedTuple):
     """The entry that contains the state of an Adam optimizer, and the networks that it trains, in order.
 
-    If no networks are listed, it trains other parameters, in ML-Agents' order.
+    If no networks are listed, it trains other parameters, which are in ML-Agents' order.
     """
 
     entry: str
@@ -50,7 +50,7 @@ class CheckpointLayout:
     Attributes:
         networks: maps a network's name in trajtrainer to its location, in the order of the file.
         optimizers: maps an optimizer's name in trajtrainer to its location, in the order of the file.
-        copies: maps the name of a network that ML-Agents lacks to the network that it is initially a copy of.
+        copies: maps the name of a network that ML-Agents lacks to the network from which it is initialized.
     """
 
     networks: Mapping[str, NetworkPlace] = field(default_factory=lambda: {"actor": NetworkPlace(POLICY)})

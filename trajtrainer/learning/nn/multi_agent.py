@@ -45,7 +45,7 @@ class GroupRows:
     Attributes:
         obs: observations of each sensor [D, *O].
         actions: f32 [D, A], as returned by ``flat_actions``.
-        members: i64 [K, n], indices of the agents present at each moment; -1 in empty places.
+        members: i64 [K, n], indices of the agents present at each moment; -1 for empty slots.
         moment: i64 [b], index of each row's moment.
         place: i64 [b], position of the row's own agent among the members of its moment.
     """
@@ -68,7 +68,7 @@ class GroupRows:
         return flat.index_select(0, first + width - 1), flat.index_select(0, first + self.place)
 
     def halves(self) -> list[GroupRows]:
-        """Split the moments into two halves, each with only the agents in it and without rows."""
+        """Split the moments into two halves. Each contains only the agents it refers to, and no rows."""
         found = []
         for members in self.members.chunk(2):
             agents, places = torch.unique(members.clamp(min=0), return_inverse=True)
@@ -89,7 +89,7 @@ def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) 
 class MultiAgentNetworkBody(nn.Module):
     """Encodes the observations and actions of a group of agents as one vector, for any number and order of agents.
 
-    Goal signals are treated as ordinary observations, as in ML-Agents.
+    As in ML-Agents, goal signals are treated as ordinary observations.
 
     Args:
         spec: the behavior's observations and actions.
@@ -136,7 +136,7 @@ class MultiAgentNetworkBody(nn.Module):
 
         Args:
             obs: observations of D agents, for each sensor [D, *O].
-            members: i64 [K, n], indices of each group's agents; -1 in empty places. Each group has at least one member.
+            members: i64 [K, n], indices of each group's agents; -1 for empty slots. Each group has at least one member.
 
         Returns:
             [K, e + 1]; the last element encodes the number of agents, from -1 for no agents to 1 for the largest group
@@ -175,7 +175,7 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, numbers), 2)
 
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
-        """Apply attention within each set and average: [K, 2 n, e] and empty places, bool [K, n], to [K, n + 1, e]."""
+        """Apply attention to each set of embeddings [K, 2 n, e] and average. Returns [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
         query, key = attention.split(entities.query), attention.split(entities.key)
         chosen, outside = _sets(count, query.dtype, query.device)
@@ -229,7 +229,7 @@ class MultiAgentNetworkBody(nn.Module):
 
 
 class GroupCritic(nn.Module):
-    """Estimates the value of a group's state, and each agent's baseline: the value if its own action is unknown.
+    """Estimates the value of a group's state, and each agent's baseline: the value without knowing its own action.
 
     Args:
         spec: the behavior's observations and actions.
@@ -291,7 +291,7 @@ class GroupCritic(nn.Module):
 
 
 def _gathered(entities: Projected, members: Tensor) -> Projected:
-    """Gather the entities of groups [K, n, e] from [D, e]. Empty places get an arbitrary entity."""
+    """Gather the entities of groups [K, n, e] from [D, e]. Empty slots get an arbitrary entity."""
     columns = F.embedding(members.clamp(min=0), torch.cat(entities, 1))
     return Projected(*columns.chunk(4, 2))
 

@@ -47,7 +47,7 @@ class Normalizer(nn.Module):
     Args:
         size: size of the observation.
         clip: limit of the normalized values, 5 in ML-Agents.
-        prior: number of rows that the imaginary row counts as in the first update.
+        prior: weight of the imaginary row in the first update, in rows.
         name: name of the sensor, for the warning about values that are too large.
     """
 
@@ -117,7 +117,7 @@ class Normalizer(nn.Module):
     def _with_rows(
         self, values: FloatArray, repeats: int, steps: int, weight: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the mean and variance [size] of ``values`` [m, size] and ``steps`` earlier rows, times ``weight``."""
+        """Return mean and variance [size] after adding ``values`` [m, size] to ``steps`` rows of weight ``weight``."""
         # For so few numbers, numpy operations take a third of the time of torch operations.
         before = self.mean.cpu().numpy()
         rows = np.subtract(values, before, dtype=np.float64)
@@ -203,11 +203,11 @@ class BatchNorm(nn.Module):
 
 @contextmanager
 def batch_statistics(*networks: nn.Module, mask: Tensor | None = None, remember: bool = True) -> Iterator[None]:
-    """Make every ``BatchNorm`` in ``networks`` normalize with the statistics of the current batch.
+    """Make every ``BatchNorm`` in ``networks`` use the statistics of the current batch.
 
     Args:
         networks: the networks to affect.
-        mask: f32 [b], 0 for rows to leave out of the statistics. These rows are normalized nevertheless.
+        mask: f32 [b], 0 for rows to leave out of the statistics. These rows are still normalized.
         remember: move the running statistics toward those of the batch.
     """
     norms = [module for network in networks for module in network.modules() if isinstance(module, BatchNorm)]
@@ -233,8 +233,8 @@ class NormalizedMlp(nn.Module):
         super().__init__()
         sizes = [size] + [hidden] * max(1, layers)
         norms = list(map(BatchNorm, sizes))
-        # The next normalization removes any shift of its input, so the gradient of this shift consists only of rounding
-        # errors, which Adam would amplify.
+        # The next normalization removes any shift of its input, so the gradient of the shift would be nothing but
+        # rounding errors, which Adam would amplify.
         norms[0].shift.requires_grad_(False)
         self.norms = nn.ModuleList(norms)
         self.layers = nn.ModuleList(unit_linear(a, b, bias=False) for a, b in pairwise(sizes))

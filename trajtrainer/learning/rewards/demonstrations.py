@@ -1,4 +1,4 @@
-"""Demonstrated steps in the form that a policy learns from: columns on its device, cut into sequences.
+"""Demonstrated steps in the form that a policy learns from: columns on its device, split into sequences.
 
 Shape legend: B recorded steps, N rows (including padding), L sequence length, Q = N / L sequences, K discrete branches.
 """

@@ -276,7 +276,7 @@ class GailReward(TrainedReward):
         self._normalize = network.normalize
         self._limit = ENV_CLIP
         self._demonstrated: Columns[Tensor] = Columns({})
-        # Derive this seed from the weights, which depend on the run's seed.
+        # Derive the seed from the weights, which depend on the run's seed.
         seed = zlib.crc32(self.discriminator.estimator.weight.detach().numpy().tobytes())
         self._draws = torch.Generator().manual_seed(seed)
         self._noise = torch.Generator(device).manual_seed(seed ^ 1)
@@ -346,7 +346,7 @@ class GailReward(TrainedReward):
         return [*rows.obs, self._actions(rows["continuous"], rows["discrete"], rows["done"])]
 
     def _actions(self, continuous: Tensor, discrete: Tensor, done: Tensor) -> Tensor:
-        # The environment does not distinguish actions beyond this range, and no demonstration contains any.
+        # The environment clips actions to this range, so demonstrations never exceed it.
         continuous = continuous.clamp(-self._limit, self._limit)
         flat = flat_actions(continuous, discrete, self._spec.action_spec)
         return torch.cat((flat, done.to(flat.dtype)[:, None]), 1)

@@ -36,7 +36,7 @@ class RndReward(TrainedReward):
 
     def __init__(self, spec: BehaviorSpec, settings: RndSettings, device: torch.device) -> None:
         network = encoder_settings(settings)
-        # Create the predictor first, because the order determines how random numbers are assigned to weights.
+        # Keep this order: it determines which random numbers initialize which weights.
         self.predictor = RndNetwork(spec.observation_specs, network)
         self.target = RndNetwork(spec.observation_specs, network)
         self.target.requires_grad_(False)

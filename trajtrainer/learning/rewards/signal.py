@@ -55,7 +55,7 @@ class RewardSignal(ABC):
         """Prepare for training with this policy. Called once, before all other methods, but not in inference.
 
         Raises:
-            TrajtrainerError: a file that the settings refer to is missing or does not fit.
+            TrajtrainerError: a file named in the settings is missing or does not match the agents.
         """
 
     @abstractmethod
@@ -63,10 +63,7 @@ class RewardSignal(ABC):
         """Return the reward of each step without ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def collect(self, packed: PackedSteps) -> FloatArray:
-        """Evaluate new steps, and update running statistics with them.
-
-        The trainer calls this once for each step, in order.
-        """
+        """Evaluate new steps, and update running statistics with them. The trainer passes each step once, in order."""
         return self.evaluate(packed)
 
     def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:
@@ -74,7 +71,7 @@ class RewardSignal(ABC):
         return self.evaluate(packed)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Drop the memory of unfinished episodes of one worker's agents, or of all agents (None)."""
+        """Drop the state of unfinished episodes of one worker's agents, or of all agents (None)."""
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
         """Make one gradient step on a minibatch of the policy's experience.
@@ -93,7 +90,7 @@ class RewardSignal(ABC):
         return None
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Restore what ``optimizer_state`` returned."""
+        """Restore the state returned by ``optimizer_state``."""
 
 
 def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device: torch.device) -> list[RewardSignal]:

@@ -1,4 +1,4 @@
-"""Base class of reward signals with networks, and scaling and episodic bonuses of rewards for novelty.
+"""Base class for reward signals with networks, and scaling and episodic bonuses for novelty rewards.
 
 Shape legend: B packed steps, S trajectories, b rows, E encoding size, O an observation's own shape.
 """
@@ -25,7 +25,7 @@ from trajtrainer.learning.rewards.settings import CuriositySettings, GailSetting
 from trajtrainer.learning.rewards.signal import MAX_REWARD, RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 
-# Maximum number of agents, and of states per episode, to remember. The oldest are dropped.
+# Maximum number of agents, and of states per episode, to keep track of. The oldest are dropped.
 _MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16
 # Maximum number of observation values to round at once (8 MB).
 _MAX_COMPARED = 1 << 20
@@ -37,7 +37,7 @@ TrainedSettings = CuriositySettings | GailSettings | RndSettings
 
 
 class Novelty:
-    """Scales rewards for novelty, multiplies them by an episodic bonus, and limits them.
+    """Scales novelty rewards, multiplies them by an episodic bonus, and limits them.
 
     Scaling and the bonus are optional.
 
@@ -59,13 +59,13 @@ class Novelty:
         return reward if self._visits is None else reward * self._visits.bonus(packed)
 
     def evaluated(self, reward: FloatArray) -> FloatArray:
-        """Convert the rewards of any steps [B], without the episodic bonus and without updating anything."""
+        """Convert the rewards of any steps [B], without the episodic bonus and without updating any statistics."""
         if self._returns is not None:
             reward = reward * np.float32(1.0 / self._returns.deviation)
         return reward if math.isinf(self._most) else np.minimum(reward, np.float32(self._most))
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop the memory of unfinished episodes of one worker's agents, or of all agents (None)."""
+        """Drop the state of unfinished episodes of one worker's agents, or of all agents (None)."""
         for memory in (self._returns, self._visits):
             if memory is not None:
                 memory.of_agent.reset_worker(worker)
@@ -75,7 +75,7 @@ class Novelty:
         return {} if self._returns is None else {"returns": self._returns.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the state returned by ``state``."""
         if self._returns is not None and "returns" in state:
             self._returns.load_state(state["returns"])
 
@@ -95,7 +95,7 @@ class RunningReturns:
 
     Args:
         gamma: the discount factor.
-        episodic: True to reset the sums with each episode. Sums of novelty rewards continue.
+        episodic: True to reset an agent's sum at the end of an episode. Novelty rewards do not do this.
 
     Attributes:
         of_agent: the current sum of each agent.
@@ -136,7 +136,7 @@ class RunningReturns:
         return [float(self._count), self._mean, self._squares]
 
     def load_state(self, state: Sequence[float]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the state returned by ``state``."""
         count, self._mean, self._squares = (float(one) for one in state)
         self._count = int(count)
 
@@ -191,7 +191,7 @@ def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
         scale = cell * (255.0 if sensor.dtype == np.uint8 else 1.0)
         step = max(1, _MAX_COMPARED // max(1, rows.shape[1]))
         for start in range(0, len(rows), step):
-            with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are treated as equal
+            with np.errstate(over="ignore", invalid="ignore"):  # values that are too large count as equal
                 whole = np.rint(rows[start : start + step] / scale).astype(np.int64).view(np.uint64)
             total[start : start + step] += (whole * factors).sum(1, dtype=np.uint64)
     return total.view(np.int64)
@@ -221,7 +221,7 @@ class TrainedReward(RewardSignal):
             settings: the signal's settings.
             modules: the networks by their names in the checkpoint. Parameters that require gradients are trained.
             device: the device of the networks.
-            novelty: converts the rewards of a signal that rewards novelty.
+            novelty: converts the rewards, if the signal rewards novelty.
         """
         super().__init__(name, gamma=settings.gamma, strength=settings.strength)
         self._modules = {key: module.to(device) for key, module in modules.items()}

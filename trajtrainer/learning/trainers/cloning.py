@@ -1,4 +1,4 @@
-"""Creates behavioral cloning for use in addition to another algorithm."""
+"""Sets up behavioral cloning alongside another algorithm."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Check that recordings exist and that trainers can use them, before anything is started.
+    """Check that recordings exist and that trainers can use them, before the run starts.
 
     Args:
         behaviors: the settings of each behavior, by name.
@@ -42,7 +42,7 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def _faults_of_data_set(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: few runs need it
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # only for demonstrations
 
     try:
         load_demonstrations([path], max_steps=1)
@@ -51,7 +51,7 @@ def _faults_of_data_set(path: str) -> Iterator[str]:
 
 
 def _faults_of_recording(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # late: few runs need it
+    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # only for demonstrations
 
     fault = missing(path) or other_type(path)
     if fault:

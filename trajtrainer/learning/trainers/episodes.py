@@ -25,13 +25,13 @@ DEFAULT_REWARD_BUFFER = 100
 
 @dataclass(frozen=True, slots=True)
 class MeanReturn:
-    """The mean return of a behavior during training, where a return includes the rewards of the agent and its group.
+    """The mean return of a behavior during training. A return includes the rewards of the agent and its group.
 
     Attributes:
         mean: the mean return of the episodes.
         episodes: number of episodes.
-        step: label of the summary, which covers the episodes that ended since the previous summary; None if this covers
-            all episodes in this process.
+        step: label of the summary, which covers the episodes that ended since the previous summary; None for the mean
+            over all episodes in this process.
     """
 
     mean: float
@@ -48,10 +48,11 @@ class EpisodeRecord:
 
     Attributes:
         lesson: number of completed curriculum lessons when the newest episodes ended.
-        reward_buffer: rewards of the newest episodes since the last lesson change, as many as the curriculum averages.
+        reward_buffer: rewards of the newest episodes since the last lesson change, up to the number that the curriculum
+            averages.
         group_reward_buffer: group rewards of the newest episodes, with one entry for each member that ended with its
             group. If the algorithm does not need groups, members that ended earlier also have entries.
-        summary: the mean return of the newest summary with an episode since the last lesson change; None without one.
+        summary: the mean return of the newest summary that contains episodes since the last lesson change, if any.
         num_episodes: number of episodes that ended in this process.
         num_total: number of episodes including those of earlier processes of this run.
         returns_since_update: returns of the episodes since the last policy update.
@@ -73,12 +74,12 @@ class EpisodeRecord:
 
     @property
     def so_far(self) -> MeanReturn | None:
-        """The mean return of all episodes in this process since the last lesson change; None without episodes."""
+        """The mean return of all episodes in this process since the last lesson change; None if there are none."""
         return MeanReturn(self._total / self._count, self._count) if self._count else None
 
     @property
     def newest(self) -> MeanReturn | None:
-        """The mean return that best represents the current policy; None without episodes."""
+        """The mean return that best represents the current policy; None if there are no episodes."""
         return self.summary or self.so_far
 
     def summarize(self, step: int) -> None:
@@ -99,7 +100,7 @@ class EpisodeRecord:
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
-        # A group's reward counts once its last members have ended. Members that ended earlier do not count.
+        # A group's reward is recorded for the members that ended last, not for those that ended earlier.
         counts = packed["group"][packed.offset[1:] - 1] > 0
         if packed.groups is not None:
             counts &= packed.groups.all_done
@@ -129,7 +130,7 @@ class EpisodeRecord:
         self.group_reward_buffer = deque(self.group_reward_buffer, maxlen=size)
 
     def begin_lesson(self, number: int) -> None:
-        """Drop the rewards of the previous lesson. ``number`` lessons are now completed."""
+        """Drop the rewards of the previous lesson. ``number`` is the number of completed lessons."""
         self.lesson = number
         self.reward_buffer.clear()
         self.group_reward_buffer.clear()
@@ -138,7 +139,7 @@ class EpisodeRecord:
 
     @property
     def reward_since_update(self) -> float | None:
-        """The mean return of the episodes since the last policy update; None without episodes."""
+        """The mean return of the episodes since the last policy update; None if there are no episodes."""
         return float(np.mean(self.returns_since_update)) if self.returns_since_update else None
 
     def note_best(self) -> None:
@@ -160,7 +161,7 @@ class EpisodeRecord:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned, except rewards of an earlier lesson. Missing parts are reset."""
+        """Restore the state returned by ``state``, except rewards of an earlier lesson. Missing parts are reset."""
         self.reward_buffer.clear()
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.group_reward_buffer.clear()
@@ -175,15 +176,15 @@ class EpisodeRecord:
 
 
 class ArrivedEpisodes:
-    """Steps and episodes, counted as they arrive and before the trainer reads them.
+    """Counts of steps and episodes at arrival, before the trainer reads them.
 
     They are used for lessons, ``stop`` and the live view. Only the main loop's thread may use this class.
     ``EpisodeRecord`` is updated later, when the trainer reads the same trajectories.
 
     Attributes:
-        rewards: like ``EpisodeRecord.reward_buffer``; empty unless lessons measure the behavior.
-        group_rewards: like ``EpisodeRecord.group_reward_buffer``; empty unless lessons measure the behavior.
-        has_groups: True if an episode of a group member has ended, if lessons measure the behavior.
+        rewards: like ``EpisodeRecord.reward_buffer``; empty unless lessons depend on this behavior.
+        group_rewards: like ``EpisodeRecord.group_reward_buffer``; empty unless lessons depend on this behavior.
+        has_groups: True if lessons depend on this behavior and an episode of a group member has ended.
         num_steps: number of steps in the trajectories that arrived in this process.
         num_episodes: number of episodes that ended in this process.
         num_total: number of episodes including those of earlier processes of this run.
@@ -194,7 +195,7 @@ class ArrivedEpisodes:
         """Start counting.
 
         Args:
-            most_rewards: number of episodes that lessons average; 0 if no lesson measures the behavior.
+            most_rewards: number of episodes that lessons average; 0 if no lesson depends on this behavior.
         """
         self.rewards: deque[float] = deque(maxlen=most_rewards)
         self.group_rewards: deque[float] = deque(maxlen=most_rewards)
@@ -222,7 +223,7 @@ class ArrivedEpisodes:
         self._sums.reset_worker(worker)
 
     def begin_lesson(self, number: int) -> None:
-        """Drop the rewards of the previous lesson. ``number`` lessons are now completed."""
+        """Drop the rewards of the previous lesson. ``number`` is the number of completed lessons."""
         self.rewards.clear()
         self.group_rewards.clear()
         self.on_lesson(number)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def max_lead(settings: TrainerSettings) -> int:
-    """Return how many rows acting may be ahead of learning if acting continues during updates."""
+    """Return how many rows acting may run ahead of learning if acting continues during updates."""
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 
@@ -41,7 +41,7 @@ def paced_algorithms() -> list[str]:
 
 
 def is_automatic(settings: TrainerSettings) -> bool:
-    """Return whether gradient steps are made while the environments are busy."""
+    """Return whether the algorithm makes gradient steps while the environments are busy (``auto``)."""
     return getattr(settings.hyperparameters, "steps_per_update", None) == AUTO
 
 
@@ -82,7 +82,7 @@ def create_algorithm(context: LearningContext) -> Algorithm:
         for signal in signals:
             signal.prepare(created.actor)
         if context.settings.behavioral_cloning is not None:
-            # Import late, because only behaviors with cloning need it.
+            # Imported here because only behaviors with cloning need it.
             from trajtrainer.learning.trainers.cloning import create_cloning
 
             created.cloning = create_cloning(context, created.actor, context.settings.behavioral_cloning)

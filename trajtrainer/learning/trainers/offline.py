@@ -55,7 +55,7 @@ class OfflineTrainer(BehaviorTrainer):
         if self.step == before:  # The run is about to end.
             return
         self.publisher.publish_next()
-        # A killed run may have written summaries after its last checkpoint.
+        # Do not write a summary again after the run was resumed.
         if self.step % settings.summary_freq == 0 and self.step > self.last_summary:
             self.reporter.set("Step", float(self.step))
             self._write_summary(self.step)

@@ -1,8 +1,7 @@
 """Self-play: one team learns, and the other teams play with earlier versions of the policy.
 
-This follows ML-Agents (docs/explanation/mlagents-behavior.md#self-play). The learner decides who plays against whom;
-actors apply its choices and report results. A lock is needed because the trainer's thread may save a checkpoint at any
-time.
+This follows ML-Agents (docs/explanation/mlagents-behavior.md#self-play). The learner chooses the opponents. Actors
+apply these choices and report results. A lock is needed because the trainer's thread may save a checkpoint at any time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from trajtrainer.settings.trainer import SelfPlaySettings
 
 ELO = "Self-play/ELO"
 _LATEST = "latest"
-# Number of episodes with a single team before the warning about a missing opponent.
+# Number of single-team episodes before the warning about a missing opponent.
 _PATIENCE = 10
 _SCALE = 400.0
 # Factor by which each new result reduces the weight of older ones. The learner changes, so only about the last hundred
@@ -74,7 +73,7 @@ def rate(learner: Player, opponents: Sequence[Player], result: float) -> None:
     """Update the ratings with one result.
 
     Args:
-        learner: the player that learns, whose result it is.
+        learner: the player that learns. ``result`` is from its point of view.
         opponents: one or more opponents. Each loses its share of what the learner gains. The learner itself may be an
             opponent.
         result: 1 for a win, 0 for a loss, 0.5 for a draw.
@@ -118,7 +117,7 @@ class TeamRotation:
             self._waiting.append(team)
 
     def change(self) -> None:
-        """Make the team that has waited longest the learning team. All episodes have to restart afterward."""
+        """Make the team that has waited longest the learning team. Afterward, all episodes have to restart."""
         if not self._waiting or self.learning is None:
             return
         self._waiting.append(self.learning)
@@ -137,7 +136,7 @@ class TeamRotation:
         return has_changed
 
     def opponents(self, asking: SelfPlay) -> list[Player]:
-        """Return the players of all teams that do not learn. If a team has several behaviors, prefer ``asking``."""
+        """Return the players of all teams that do not learn. If a team has several, prefer the player of ``asking``."""
         others = [(team, side) for team, side in self._sides.items() if team != self.learning]
         found = (asking.player(team) or side.player(team) for team, side in others)
         return [player for player in found if player is not None]
@@ -147,7 +146,7 @@ class TeamRotation:
         return {"learning": self.learning, "waiting": list(self._waiting), "changes": self.num_changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned, unless the current state is at least as new.
+        """Restore the state returned by ``state``, unless the current state is at least as new.
 
         A newer state from another behavior takes effect at the next ``take_change``, because messages may be partly
         processed now.
@@ -239,7 +238,7 @@ class SelfPlay:
         self._counters = dict.fromkeys(self._intervals, 0)
         # Totals of the learning team since this process started.
         self._num_episodes = self._num_steps = 0
-        self._has_warned = False  # that there is only one team
+        self._has_warned = False  # set after the warning about a missing opponent
 
     @property
     def elo(self) -> float:
@@ -251,7 +250,7 @@ class SelfPlay:
 
     @property
     def number(self) -> tuple[int, int]:
-        """The number of learning team changes and of opponent choices so far. It changes whenever ``slots`` does."""
+        """How many team changes and opponent choices there were so far. This changes whenever ``slots`` does."""
         return self._rotation.num_changes, self._num_choices
 
     @property
@@ -391,7 +390,7 @@ class SelfPlay:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned, before any team joins. Snapshots of other networks are skipped.
+        """Restore the state returned by ``state``, before any team joins. Snapshots of other networks are skipped.
 
         Raises:
             KeyError: a part of the state is missing.

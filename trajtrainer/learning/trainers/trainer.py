@@ -67,7 +67,7 @@ class BehaviorTrainer(ABC):
     @property
     @abstractmethod
     def reached(self) -> int:
-        """The step that the current model corresponds to. It may include experience that has not been read yet."""
+        """The step of the current model. It may include experience that has not been read yet."""
 
     @property
     @abstractmethod
@@ -82,7 +82,7 @@ class BehaviorTrainer(ABC):
     @property
     @abstractmethod
     def learns_alone(self) -> bool:
-        """True if the trainer can learn now even though no experience has arrived."""
+        """True if the trainer can learn now without new experience."""
 
     @abstractmethod
     def is_due(self) -> bool:
@@ -120,7 +120,7 @@ class BehaviorTrainer(ABC):
                 self.checkpoint(self)
 
     def state(self) -> dict[str, Any]:
-        """Return the state to save in a checkpoint in addition to the step and the algorithm."""
+        """Return the state to save in a checkpoint besides the step and the algorithm."""
         return {"version": self.publisher.version, "summarized": self.last_summary}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class BehaviorTrainer(ABC):
 
 @dataclass(eq=False)
 class Trainer(BehaviorTrainer):
-    """Drains the source of experience, counts and rewards steps, passes them to the algorithm, and publishes policies.
+    """Drains the source of experience, computes rewards, passes steps to the algorithm, and publishes policies.
 
     ``advance`` may run in a different thread than acting. The acting side reads ``step`` and ``episodes``, whose values
     are always consistent, because they are only replaced or appended to. Apart from that, it only calls ``end``.
@@ -167,7 +167,7 @@ class Trainer(BehaviorTrainer):
 
     @property
     def reached(self) -> int:
-        """The step that the current model corresponds to, for evaluations.
+        """The step of the current model, for evaluations.
 
         Reading experience earlier for an evaluation would change what is learned. In runs that are reproducible bit for
         bit, waiting steps therefore count as if they had been read. In other runs, the trainer reads them before each
@@ -207,8 +207,8 @@ class Trainer(BehaviorTrainer):
     def is_due(self) -> bool:
         """Return whether ``advance`` should be called now instead of waiting for more experience.
 
-        There is no waiting in inference, where the number of episodes may end the run, or while acting waits for the
-        trainer. A caller that calls ``advance`` only when it is due must call it once more at the end.
+        Always True in inference, where the number of episodes may end the run, and while acting waits for the trainer.
+        A caller that relies on this must call ``advance`` once more at the end.
         """
         return not self.context.training or self.source.is_needed or min(self.left()) <= 0 or self.learns_alone
 
@@ -218,7 +218,7 @@ class Trainer(BehaviorTrainer):
         When the run is about to end, no new update starts, and a running update stops early.
 
         Returns:
-            True if there was anything to do.
+            True if anything was waiting or the policy was updated.
         """
         trained_before, has_items = self.should_still_train, len(self.source) > 0
         try:
@@ -260,7 +260,8 @@ class Trainer(BehaviorTrainer):
             if boundary.trajectory > start:
                 given |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            # A run that was killed may have written summaries after its last checkpoint.
+            # A resumed run may already have written this summary, because its label can be ahead of the checkpoint's
+            # step.
             if boundary.summary is not None and boundary.summary > self.last_summary:
                 self.episodes.note_best()
                 self.episodes.summarize(boundary.summary)
@@ -306,7 +307,7 @@ class Trainer(BehaviorTrainer):
             self._large_reward_seen = True
             logger.warning(
                 "Behavior %r has a reward of %.3g (signal %s, times strength). float32 cannot hold the sums and "
-                "squares of such rewards, so they are limited to %g. Look for a division by almost 0 in the reward, "
+                "squares of such rewards, so they are limited to %g. Look for a division by nearly 0 in the reward, "
                 "and keep rewards near 1.",
                 self.context.behavior,
                 largest,

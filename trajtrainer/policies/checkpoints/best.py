@@ -58,7 +58,7 @@ class BestModel:
         summary: the step of this summary; None if the run was stopped before its first summary, in which case
             ``training`` is the mean over all episodes so far.
         evaluation: mean return of the evaluation that the model is ranked by. A model that was not evaluated because
-            the run was stopped takes over this value from the best model that it was compared with.
+            the run was stopped inherits this value from the best model that it was compared with.
         creation_time: seconds since 1970.
     """
 
@@ -122,10 +122,10 @@ class BestModels:
         return self._models[0] if self._models else None
 
     def offer(self, model: BestModel, state: Callable[[], State]) -> bool:
-        """Keep a model if it is among the best, and return whether it is now the best.
+        """Keep a model if it is one of the best, and return whether it is now the best.
 
-        The next call of ``write`` saves it. ``state`` is called only if the model is kept. It must return checkpoint
-        content that does not change afterwards.
+        The next call of ``write`` saves it. ``state`` is called only if the model is kept. The checkpoint content that
+        it returns must not change afterwards.
         """
         same = next((each for each in self._models if each.steps == model.steps), None)
         is_measured_now = same is not None and same.by != self.by == model.by
@@ -143,10 +143,10 @@ class BestModels:
     def _rank(self, model: BestModel) -> tuple[bool, float, float, float, float, int]:
         """Return the sort key of a model; higher is better.
 
-        Evaluations always run the same task, whatever the lesson in training, so their returns are compared first.
-        Between equal evaluations the lesson decides, because training returns are comparable only within a lesson.
+        Evaluations always run the same task, regardless of the lesson in training, so their returns are compared first.
+        If they are equal, the lesson is compared next, because training returns are comparable only within a lesson.
         """
-        # Before the first summary there are only a few episodes, so a lucky model could stay the best forever.
+        # Before the first summary, there are only a few episodes, so a model could stay the best forever by luck.
         is_measured = model.by == self.by and not (model.by == TRAINING and model.is_before_summaries)
         reward = model.reward
         if self.by == EVALUATION and model.evaluation is not None:
@@ -163,7 +163,7 @@ class BestModels:
         if not self._unwritten:
             return
         try:
-            for model in reversed(self._models):  # the best last, so that the previous best stays until then
+            for model in reversed(self._models):  # the best last, to keep the previous best until then
                 if model.steps in self._unwritten:
                     self._write_model(model, self._unwritten[model.steps])
             atomic.sync_folder(self.folder.path)
@@ -172,7 +172,7 @@ class BestModels:
                 for suffix in (".onnx", ".pt"):
                     self.folder.best_numbered(step, suffix).unlink(missing_ok=True)
         except OSError as error:
-            problem = "The best model of behavior %r could not be written to %s: %s. Saving will be tried again later."
+            problem = "The best model of behavior %r could not be written to %s: %s. Saving will be retried later."
             logger.error(problem, self.folder.behavior, self.folder.path, error.strerror or error)
             return
         self._unwritten = {}
@@ -195,7 +195,7 @@ class BestModels:
             self._status.save()
 
     def _write_model(self, model: BestModel, state: State) -> None:
-        # Imported late, because both import onnx, which is slow.
+        # Imported here because both import onnx, which is slow.
         from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
         from trajtrainer.policies.onnx.export import export_policy
 
@@ -211,7 +211,7 @@ class BestModels:
                 export = partial(export_policy, policy.actor, policy.spec, synced=False)
                 atomic.write_with(exported, export, syncs_folder=False)
             except TrajtrainerError as error:
-                # An existing .onnx file is the export of another model.
+                # An existing .onnx file was exported from another model.
                 exported.unlink(missing_ok=True)
                 logger.error("The best model %s could not be exported: %s", path, first_line(error))
 

@@ -23,11 +23,11 @@ from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, STEP, STEP_
 
 Checkpoint = dict[str, Any]
 
-# torch does not compress its files. A file that was compressed afterwards is accepted unless it is a zip bomb.
+# Limits for zip bombs. torch does not compress its files, but a file that was compressed afterwards is accepted.
 _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
-_LARGEST_DIRECTORY = 2**24  # with snapshots of self-play, there may be tens of thousands of tensors
-# The pickle in a torch file that describes the tensors. It is slow to read, and torch does not compress it either.
+_LARGEST_DIRECTORY = 2**24  # self-play snapshots can contain tens of thousands of tensors
+# The pickle in a torch file that describes the tensors. It is slow to read, and torch does not compress it, either.
 _DESCRIPTION = "data.pkl"
 _ALWAYS_ALLOWED_DESCRIPTION = 2**20
 # ML-Agents' normalizer can overflow. Infinite variances are clamped, because the other statistics are still usable.
@@ -73,7 +73,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_checkpoint(source: IO[bytes]) -> Checkpoint:
-    """Load a checkpoint from an open file. Errors are raw; ``read_checkpoint`` turns them into messages for the user.
+    """Load a checkpoint from an open file, with raw errors. ``read_checkpoint`` turns them into messages for the user.
 
     Raises:
         NoCheckpointError: the file loads but is not a usable checkpoint.
@@ -88,7 +88,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     try:
         step = int(content[STEP][STEP_ENTRY])
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
-        step = 0  # code that needs the step reports a missing one
+        step = 0  # code that needs the step reports that it is missing
     if not 0 <= step <= LARGEST_COUNT:
         raise NoCheckpointError(f"its step is {step}, expected 0 to {LARGEST_COUNT}")
     check_entries(content)
@@ -113,7 +113,7 @@ def load_tensors(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY)
     """Load a file written by ``torch.save``, with tensors and plain data only; see also ``check_size``.
 
     Raises:
-        NoCheckpointError: the file would fill the memory, or take very long to load.
+        NoCheckpointError: loading the file would exhaust the memory, or take very long.
         Exception: the file does not load. The type depends on the cause.
     """
     size = check_size(source, largest_directory)
@@ -125,7 +125,7 @@ def load_tensors(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY)
 
 
 def _claimed_bytes(value: object, seen: set[int]) -> int:
-    """Return the total size of the tensors in a structure, as if none shared memory (as tied layers do)."""
+    """Return the total size of the tensors in a structure. Shared memory (tied layers) is counted repeatedly."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if not isinstance(value, dict | list | tuple | set) or id(value) in seen:
@@ -168,12 +168,12 @@ def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -
 def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool = False, name: str = "") -> None:
     """Reject malformed tensors and, with ``finite``, tensors with NaN or (except in variances) infinite values.
 
-    A few bytes can describe a tensor that fills the memory as soon as it is copied, or a tensor without any data.
+    A few bytes can describe a tensor that exhausts the memory as soon as it is copied, or a tensor without any data.
 
     Args:
         value: a tensor, a number or a nested structure.
-        seen: ids of the containers that were already checked. They are skipped: if each level of a structure refers to
-            the next level twice, the number of paths is exponential.
+        seen: ids of the containers that were already checked. They are skipped, because a structure in which each level
+            refers to the next one twice has exponentially many paths.
         finite: whether to reject NaN and infinity.
         counts: whether integers are counts and steps, and must be within their range.
         name: path of the value within the checkpoint.

@@ -1,9 +1,10 @@
-"""Saves and loads a behavior's checkpoints, so that a run can be resumed after a kill at any moment.
+"""Saves and loads a behavior's checkpoints, so that a run can be resumed even if it was killed at any moment.
 
 A save writes these files in this order, each of them atomically: ``checkpoint.pt`` (so that it is always the newest
 state), ``<B>-<step>.pt``, ``<B>-<step>.onnx``. Then it removes the checkpoints beyond ``keep_checkpoints`` and writes
-``training_status.json``. After a kill in between, the status may list files that are gone and miss one that exists;
-the next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is written after the checkpoint, in a thread.
+``training_status.json``. If the run is killed in between, the status may list files that no longer exist or omit one
+that does; the next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is written after the checkpoint,
+in a thread.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class CheckpointManager:
             export: exports the policy.
 
         Returns:
-            False if the checkpoint could not be written (for example, because the disk is full) or would not load
-            again. This is logged, and older checkpoints stay as they are.
+            False if the checkpoint could not be written (for example, because the disk is full) or could not be loaded
+            again. This is logged, and older checkpoints are unchanged.
         """
         if not self._writes:
             return True
@@ -91,7 +92,7 @@ class CheckpointManager:
         """Save the last checkpoint of a run, and copy its policy to ``<Behavior>.onnx``. Arguments as for ``save``.
 
         Raises:
-            CheckpointError: the checkpoint could not be written. Older checkpoints stay as they are.
+            CheckpointError: the checkpoint could not be written. Older checkpoints are unchanged.
         """
         if not self._writes:
             return
@@ -103,7 +104,7 @@ class CheckpointManager:
                         atomic.write_bytes(self.folder.exported, exported.read_bytes())
                     logger.info("Copied %s to %s.", exported, self.folder.exported)
             except CheckpointError:
-                self._update_status(None)  # the numbered checkpoint was written
+                self._update_status(None)  # the numbered checkpoint exists
                 raise
             self._update_status(record)
         except CheckpointError as error:
@@ -116,7 +117,7 @@ class CheckpointManager:
 
     @property
     def _newest(self) -> str:
-        """A sentence on the newest checkpoint, for the error when a save fails."""
+        """A sentence about the newest checkpoint, for the error message after a failed save."""
         if not self._records:
             return "There is no earlier checkpoint."
         return f"The newest checkpoint is from step {self._records[-1].steps}; --resume continues from it."
@@ -150,8 +151,9 @@ class CheckpointManager:
         atomic.sync_folder(self.folder.path)
         record = CheckpointRecord(step, finite_or_none(reward), time.time())
         records = [known for known in self._records if known.steps != step] + [record]
-        # The oldest checkpoints are deleted before they are removed from the status, so that a kill in between leaves
-        # no unlisted file. A checkpoint that cannot be deleted stays listed, and the next save tries again.
+        # The oldest checkpoints are deleted before they are removed from the status, so that no unlisted file is left
+        # if the run is killed in between. A checkpoint that cannot be deleted stays listed, and the next save tries
+        # again.
         surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
         self._records = [old for old in records[:surplus] if not self._remove(old)] + records[surplus:]
         return record, exported if is_exported else None
@@ -161,7 +163,7 @@ class CheckpointManager:
         try:
             check_entries(dict(state))
             torch.save(dict(state), buffer)
-            if not self._verified:  # once per run is enough, because the types in the state do not change
+            if not self._verified:  # once per run is enough, because the state always has the same types
                 buffer.seek(0)
                 load_checkpoint(buffer)
                 self._verified = True
@@ -171,7 +173,7 @@ class CheckpointManager:
             ) from error
         except Exception as error:
             raise CheckpointError(
-                f"The state of behavior {self.folder.behavior!r} cannot be saved, because it would not load again "
+                f"The state of behavior {self.folder.behavior!r} cannot be saved, because it could not be loaded again "
                 f"({first_line(error)}). It may only contain tensors, numbers, strings, lists and dicts."
             ) from error
         return buffer.getbuffer()
@@ -256,7 +258,7 @@ class CheckpointManager:
     def _is_outdated(self, loaded: LoadedCheckpoint) -> bool:
         """Return whether a later step was saved after ``checkpoint.pt``.
 
-        An old checkpoint that a user copied there to go back to it has a newer modification time, and is not outdated.
+        If a user copied an old checkpoint there to go back to it, it has a newer modification time and is not outdated.
         """
         if not self._records:
             return False
@@ -265,7 +267,7 @@ class CheckpointManager:
             if int(loaded.state[STEP][STEP_ENTRY]) >= latest:
                 return False
             return loaded.path.stat().st_mtime_ns < self.folder.numbered(latest, ".pt").stat().st_mtime_ns
-        except (OSError, KeyError, TypeError, ValueError):  # restoring the state will report the problem
+        except (OSError, KeyError, TypeError, ValueError):  # restoring the state reports the problem
             return False
 
 

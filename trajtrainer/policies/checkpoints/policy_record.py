@@ -1,4 +1,4 @@
-"""The description of a policy in our checkpoints, so that an export needs no other files."""
+"""The description of a policy that our checkpoints contain, so that they can be exported without other files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PolicyRecord:
         trainer_type: the trainer that trained the policy.
         spec: the policy's observations and actions.
         network: settings of the actor's network.
-        tanh_squash: whether continuous actions are squashed with tanh. It is None in older checkpoints, where only SAC
-            does this.
+        tanh_squash: whether continuous actions are squashed with tanh. None in older checkpoints, where only SAC does
+            this.
         student: whether the policy is a student, which acts for agents that may have more sensors than ``spec`` and
             selects its own sensors by name.
         batch_norm: whether the actor uses batch normalization.
@@ -44,7 +44,7 @@ class PolicyRecord:
     batch_norm: bool = False
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the record as plain data, which ``read_record`` reads."""
+        """Return the record as plain data that ``read_record`` can read."""
         settings = trainer_mapping(TrainerSettings(network_settings=self.network))
         return {
             "behavior": self.behavior,

@@ -28,7 +28,7 @@ def read_archive(name: str, _: ReadOptions) -> list[DemonstrationSource]:
 
 
 def _replay(path: Path) -> DemonstrationSource:
-    # Imported late, because no other recording needs torch.
+    # Imported here because no other recording needs torch.
     from trajtrainer.policies.checkpoints.file import read_checkpoint
     from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
     from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME

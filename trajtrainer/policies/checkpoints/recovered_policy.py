@@ -23,7 +23,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPolicy:
-    """A policy with the weights of a checkpoint. ``origin`` says where ``spec`` is from: "observations <origin>"."""
+    """A policy with the weights of a checkpoint. ``origin`` tells the user where ``spec`` comes from."""
 
     actor: Actor
     spec: BehaviorSpec
@@ -97,7 +97,7 @@ def _choose(
     source: str,
     model: Path | None = None,
 ) -> RecoveredPolicy | None:
-    """Return the policy with these observation shapes, or None if no policy fits or several do.
+    """Return the policy with these observation shapes, or None unless exactly one fits.
 
     The weights usually determine which observations are goals. If they do not, the policy that acts like ``model`` is
     chosen. This works only if the model was exported at the same step.
@@ -113,7 +113,7 @@ def _choose(
 
 
 def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
-    # Imported late, because these modules are slow to load and not needed during a run.
+    # Imported here because these modules are slow to load and not needed during a run.
     import onnx
 
     from trajtrainer.policies.onnx.export import check_parity
@@ -169,7 +169,8 @@ def load_actor(
                 weights[entry.ours] = value
         return actor, weights, reader.differences()
 
-    # First without allocating the weights: a damaged or malicious file may describe a network of any size.
+    # Check the shapes before allocating weights, because a damaged or malicious file may describe a network of any
+    # size.
     with torch.device("meta"):
         differences = filled()[2]
     if differences:

@@ -29,7 +29,7 @@ class ReplayFile:
         self._publishing: threading.Thread | None = None
 
     def save(self) -> None:
-        """Write the replay. A failure, such as a full disk, is logged, and the old file stays."""
+        """Write the replay. If this fails, for example because the disk is full, log it and keep the old file."""
         self.finish()
         with self._logging_failure():
             temporary = atomic.write_apart(self.path, lambda apart: npz.write_replay(self._replay, apart))

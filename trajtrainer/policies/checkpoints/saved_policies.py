@@ -172,8 +172,8 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
 def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedPolicy]]]:
     """Return all numbered checkpoints of a run or of one of its behaviors, as (step, policies at that step).
 
-    Each behavior counts its own steps. The steps returned are those of the first behavior in alphabetical order; the
-    other behaviors contribute their nearest checkpoints.
+    Each behavior counts its own steps. The returned steps are those of the first behavior in alphabetical order,
+    combined with the nearest checkpoints of the other behaviors.
 
     Raises:
         CheckpointError: there are no numbered checkpoints.
@@ -207,13 +207,13 @@ def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
 
 
 def _behavior_folder(path: Path) -> BehaviorFolder:
-    # The path "." has no name, so it is resolved. Otherwise a symlink keeps its own name.
+    # The path "." has no name, so it is resolved. Other paths are not, so that a symlink keeps its own name.
     name = path.name or path.resolve().name
     return BehaviorFolder(behavior_of(name), name, path)
 
 
 def _saved(folder: BehaviorFolder, checkpoint: Path, exported: Path | None = None) -> SavedPolicy:
-    """Return a checkpoint with the models of the same step, the end of the run and other steps, newest first."""
+    """Return a checkpoint with its candidate models: of the same step, of the run's end, then of other steps."""
     own = checkpoint.with_suffix(_SUFFIX)
     numbered = [folder.numbered(step, _SUFFIX) for step in reversed(folder.steps_on_disk())]
     models = tuple(dict.fromkeys([own, folder.exported, *numbered]))

@@ -56,7 +56,7 @@ def to_checkpoint(
 ) -> dict[str, Any]:
     """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
 
-    Experience that has not been used for an update and unfinished episodes are left out, because the environment of a
+    Unfinished episodes, and experience that has not been used for an update, are left out, because the environment of a
     resumed run starts from scratch. ``self_play`` and ``selector`` are the states of these parts, if they exist.
     ``step`` defaults to the trainer's step.
     """
@@ -165,7 +165,7 @@ def learned_state(algorithm: Algorithm) -> dict[str, Any]:
 def load_learned(algorithm: Algorithm, state: Mapping[str, Any], *, resumed_at: int | None = None) -> None:
     """Load a state returned by ``learned_state``; ``rewards`` and ``extra`` may be absent.
 
-    If ``resumed_at``, the step of a resumed trainer, is given, counters and random generators are restored as well. A
+    If ``resumed_at``, the step of a resumed trainer, is given, counters and random generators are also restored. A
     generator whose saved state is missing, or from another kind of device, keeps its current state.
 
     Raises:

@@ -1,6 +1,6 @@
 """Reads files below a folder, but never outside it, regardless of file names and symbolic links.
 
-File names come from a browser, and the folder may hold downloaded runs from anyone.
+File names come from a browser, and the folder may contain runs downloaded from untrusted sources.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ class ContainedFolder:
                 try:
                     entry.name.encode()
                     status = entry.stat(follow_symlinks=False)
-                except (OSError, UnicodeEncodeError):  # just deleted, or a name that no browser can request
+                except (OSError, UnicodeEncodeError):  # just deleted, or a name that a browser cannot request
                     continue
                 if _is_plain(status):
                     found.append(_entry(entry.name, status))
         return sorted(found, key=lambda each: each.name)
 
     def folders(self, parts: Parts) -> list[FolderEntry]:
-        """Return only the folders that ``list`` returns."""
+        """Like ``list``, but return only folders."""
         return [entry for entry in self.list(parts) if entry.is_folder]
 
     def list(self, parts: Parts) -> Sequence[FolderEntry]:
-        """Return the same as ``entries``, but an empty list if the folder cannot be read."""
+        """Like ``entries``, but return an empty list if the folder cannot be read."""
         try:
             return self.entries(parts)
         except OSError:
@@ -154,7 +154,7 @@ class ContainedFolder:
             os.close(descriptor)
 
     def _descend(self, parts: Parts) -> int:
-        """Open a folder one part at a time, so that no part can be replaced by a symbolic link in between."""
+        """Open a folder one path component at a time, so that none can be swapped for a symbolic link in between."""
         _check(parts)
         descriptor = os.open(self.path, _ROOT)
         for part in parts:
@@ -166,7 +166,7 @@ class ContainedFolder:
         return descriptor
 
     def _checked(self, parts: Parts) -> Path:
-        """Return the path after a check for symbolic links, on systems that cannot open files relative to a folder."""
+        """Check the path for symbolic links and return it, on systems that cannot open files relative to a folder."""
         _check(parts)
         path = self.path
         for part in parts:

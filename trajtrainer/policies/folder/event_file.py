@@ -2,7 +2,7 @@
 
 Like ML-Agents (through ``torch.utils.tensorboard``), it writes ``simple_value`` and ``histo``, because scripts that
 read ML-Agents' event files expect these rather than the newer tensor-based summaries. TensorBoard's own writer would
-import TensorFlow if it is installed, and start a thread per file, whose write errors (such as a full disk) surface only
+import TensorFlow if it is installed, and start a thread per file, which reports write errors (such as a full disk) only
 in a later call.
 """
 
@@ -30,20 +30,21 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 
 from trajtrainer.settings.yaml.document import leaves
 
-# The limit for data kept in memory while the disk is full: about 10,000 summaries of 20 values.
+# Maximum number of bytes kept in memory while the disk is full: about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
 PREFIX = "events.out.tfevents."
 
 
 class EventFile:
-    """An event file that grows. Each summary is one record, so a killed run never leaves half a summary."""
+    """An append-only event file. Each summary is one record, so a killed run never leaves half a summary."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
         """Store the folder. The first ``flush`` creates the file.
 
         Args:
             folder: folder for the file. It is created if it does not exist.
-            resumed_at: the step from which a run is resumed. TensorBoard hides values of later steps in earlier files.
+            resumed_at: the step from which a run is resumed. TensorBoard then hides values of later steps in earlier
+                files.
         """
         self._folder = folder
         self._file: Any = None
@@ -88,7 +89,7 @@ class EventFile:
         try:
             self._file.seek(self._end)
             written = 0
-            while written < len(data):  # a nearly full disk accepts a part, and then rejects the rest
+            while written < len(data):  # a nearly full disk accepts only a part
                 written += self._file.write(data[written:])
         except OSError:
             self._file.truncate(self._end)
@@ -128,7 +129,7 @@ def text(tag: str, content: str) -> Any:
 
 
 def hparams_begin(settings: Mapping[str, Any]) -> Any:
-    """Return a ``Summary.Value`` for the HPARAMS tab: the settings of a session that starts.
+    """Return a ``Summary.Value`` for the HPARAMS tab: the settings at the start of a session.
 
     No experiment summary is written, because TensorBoard would apply the summary of one run to all runs. Without it,
     TensorBoard determines the columns, such as the newest value of each scalar, automatically.
@@ -201,8 +202,8 @@ _BORDERS = _borders()
 def _new_file(folder: Path) -> Any:
     """Open a file with a name that TensorBoard expects, unbuffered so that no failed write is repeated later.
 
-    ``wandb.init(sync_tensorboard=True)`` replaces TensorBoard's writer with one that reports its files to wandb. If
-    this has happened, wandb's writer creates the file.
+    ``wandb.init(sync_tensorboard=True)`` replaces TensorBoard's writer with one that reports its files to wandb. In
+    that case, wandb's writer creates the file.
     """
     module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
     if module is not None and module.EventFileWriter.__module__ != module.__name__:

@@ -58,9 +58,9 @@ _LARGEST_RECORD = 1 << 24  # larger records contain no scalars from trajtrainer 
 _CHUNK = 1 << 20
 _HEADER = struct.Struct("<QI")  # length and its checksum
 _FOOTER_BYTES = 4
-_FEWEST = 16  # records of the same length; with fewer, finding a layout is not worth it
+_FEWEST = 16  # minimum number of records of the same length that justifies finding their layout
 _LARGEST_STEP = 1 << 62
-_LARGEST_VALUE = 1e300  # small enough that a sum of many values is finite
+_LARGEST_VALUE = 1e300  # limit for values, so that their sums stay finite
 # Per tag and batch. Parsing a histogram takes ten times as long as parsing a number.
 _MAX_HISTOGRAMS = 64
 _MAX_STEP_BYTES = 9  # longer varints are negative numbers
@@ -119,7 +119,7 @@ class EventRecordReader:
             wanted = max(_CHUNK, min(needed, _LARGEST_RECORD))
 
 
-@lru_cache(maxsize=4096)  # most records have one of a few lengths
+@lru_cache(maxsize=4096)  # only a few different lengths are common
 def _length_checksum(length: bytes) -> int:
     return masked_crc(length)
 

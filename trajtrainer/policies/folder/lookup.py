@@ -19,7 +19,7 @@ def look_up(word: str | Path, results: Path) -> Path:
 
 
 def tried(word: str | Path, results: Path) -> str:
-    """Return a sentence for messages: the paths that ``look_up`` has tried, and the run that may be meant."""
+    """Return a sentence for messages: the paths that ``look_up`` tried, and a run with a similar name, if any."""
     path = Path(word)
     try:
         runs = [run.name for run in results.iterdir() if run.is_dir()]

@@ -31,7 +31,7 @@ MAX_LABELS = 20
 MAX_LABEL = 40
 _CHANGEABLE = ("text", "labels", "archived")
 _LARGEST = 1 << 20
-# A change takes a few milliseconds, but many processes may want to make one at the same time.
+# Timeout for the lock. A change takes a few milliseconds, but many processes may be waiting to make one.
 _PATIENCE_S = 10.0
 _HEAD_OF_LOG = 1 << 12
 # The first record of an event file: the time, with sub-microsecond precision, and the format version.
@@ -102,8 +102,8 @@ def marks_of(folder: ContainedFolder, parts: Parts) -> Iterator[str]:
     """Yield marks that distinguish a run from another one with the same name.
 
     They are hashes of the first record of the log and of the start of the first event file. Both stay the same when the
-    run is resumed, moved, or restored from a backup. A run that has just started has only the log, and an ML-Agents run
-    has only event files.
+    run is resumed, moved, or restored from a backup. A run that has just started only has the log, and a run of
+    ML-Agents only has event files.
     """
     logs = (*parts, "run_logs")
     for entry in folder.list(logs):
@@ -193,7 +193,7 @@ def move_with_notes(run: Path, target: Path) -> None:
         OSError: the folder cannot be renamed. Nothing was moved.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a problem with the notes must not prevent the move
+        with contextlib.suppress(OSError):  # problems with the notes must not prevent the move
             stack.enter_context(notes_locked(run))
         atomic.move(run, target)
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The folder of a run during training: the paths of its files, and the checks before anything is written.
+"""The folder of a run during training: the paths of its files, and the checks before anything is written to it.
 
 ::
 
@@ -179,7 +179,7 @@ class RunFolder:
 
     @property
     def open_logs(self) -> Path:
-        """The folder for logs that are opened before ``begin`` and stay open.
+        """The folder for logs that are opened before ``begin`` and remain open.
 
         On Windows, the earlier run's folder cannot be moved while it contains open files. At the end of the run, the
         logs are moved to ``logs``.
@@ -295,8 +295,8 @@ class RunFolder:
         finally:
             self._gather_logs()
             if is_new and not self._has_begun:
-                # A run that never connected leaves no folder, unless a player wrote a log: the error message refers to
-                # this log.
+                # Remove the folder of a run that never connected, unless it contains a player's log, which the error
+                # message refers to.
                 own = (self.configuration.name, self.status.name, self.timers.name)
                 written = [each for each in self.path.rglob("*") if each.is_file() and each.stat().st_size]
                 if not has_failed or all(each.name in own or each.name.startswith("trainer") for each in written):
@@ -453,7 +453,7 @@ class RunFolder:
 
 
 def behavior_exported_as(model: Path) -> str:
-    """Return the behavior of an exported model, from the folders next to it or else from its file name."""
+    """Return the behavior of an exported model, based on the folders next to it or else on its file name."""
     names = _exported_as(model.absolute().parent, model.stem)
     return behavior_of(names[0] if len(names) == 1 else model.stem)
 

@@ -1,11 +1,11 @@
 """Makes sure that only one process at a time trains a run.
 
-The operating system holds the lock on an open file, so it is released when the process exits for any reason. Only the
-lock counts: a lock file left over from a killed process is ignored. The file names the process, for error messages of
-other processes.
+The operating system holds the lock on an open file, so it is released when the process exits for any reason. A lock
+file without a lock, left over from a killed process, is ignored. The file contains the process id, for error messages
+of other processes.
 
-Other programs ask a run to stop with a file next to the lock (``ask_to_stop``). A signal would not work: Windows has no
-signals, and a signal could reach a new process that reuses the pid of one that has exited.
+Other programs ask a run to stop with a file next to the lock (``ask_to_stop``). Signals are no alternative: Windows
+does not have them, and they could reach a new process that reuses the pid of one that has exited.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ else:
 
 logger = logging.getLogger(__name__)
 
-# Some network file systems do not support locks. That must not prevent training.
+# Errors of file systems without locks, such as some network file systems. They must not prevent training.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 # Windows does not let other processes read a locked byte, so this byte is far beyond the text.
 _LOCKED_BYTE = 1 << 20
 _LONGEST_TEXT = 300
-# How long to wait, because ``find_holder`` in another process takes the lock for an instant.
+# How long to wait for the lock, which ``find_holder`` in another process may hold for an instant.
 _PATIENCE_S = 0.2
 _PAUSE_S = 0.02
 
@@ -87,7 +87,7 @@ class Holder:
 
 
 def find_holder(path: Path) -> Holder | None:
-    """Return the process that holds the lock of this file, or None if there is no such process or it is unknown.
+    """Return the process that holds the lock of this file, or None if the lock is free or cannot be checked.
 
     This does not write to the file and does not follow symbolic links.
     """
@@ -192,7 +192,7 @@ class FileLock:
         if file is None:
             return
         # On POSIX, the file must be removed before another process can lock it. Windows cannot remove an open file, so
-        # there the file is closed first, and stays if another process has opened it in between.
+        # there the file is closed first. It is left if another process has opened it in between.
         if sys.platform == "win32":
             os.close(file)
         with contextlib.suppress(OSError):
@@ -267,12 +267,12 @@ class RunLock(FileLock):
 
 
 def _write_holder(file: int) -> None:
-    # Write everything or nothing, because a truncated number would be the pid of another process.
+    # Write everything or nothing, because a truncated pid would refer to another process.
     text = f"{os.getpid()} {platform.node()}".encode()
     os.ftruncate(file, 0)
     written = 0
     try:
-        while written < len(text):  # a nearly full disk accepts a part, and then rejects the rest
+        while written < len(text):  # a nearly full disk accepts only a part
             written += os.write(file, text[written:])
     except OSError:
         os.ftruncate(file, 0)
@@ -288,5 +288,5 @@ def _lock(file: int, *, shared: bool = False) -> None:
         finally:
             os.lseek(file, 0, os.SEEK_SET)
     else:
-        # flock rather than lockf, whose locks are per process: one process may have two runs.
+        # Use flock, because locks of lockf belong to the process, and one process may have two runs.
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """Reads a run of trajtrainer or ML-Agents from its folder, whether it is finished, killed or still running.
 
 The files are untrusted. Symbolic links are not followed (``ContainedFolder``), memory is bounded, and missing or
-damaged files are left out. While a file is being written, its last complete content is used.
+damaged files are ignored. While a file is being written, its last complete content is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 LOGS = "run_logs"
 _LARGEST_TEXT = 1 << 23
 _END_OF_LOG = 1 << 20
-# The limit for all curves of a run together. With many tags, each curve has fewer buckets.
+# Maximum number of buckets of all curves of a run together. With many tags, each curve has fewer.
 _MAX_BUCKETS_OF_RUN = 1 << 19
 # "2026-01-31 12:00:00 WARNING [loop.py:123] text". Further lines of the same record are indented.
 _RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ([A-Z]+) \[[^\]\n]{1,200}\] (.*)")
@@ -114,7 +114,7 @@ class SavedRun:
         return metadata if isinstance(metadata, dict) else {}
 
     def gauges(self, behavior: str) -> dict[str, float]:
-        """Return the newest mean of each of a behavior's statistics in ``timers.json``, by ``gauge_key`` of its tag."""
+        """Return the latest mean of each statistic of a behavior in ``timers.json``, by ``gauge_key`` of its tag."""
         gauges = self.timers.get("gauges")
         begin, end = f"{gauge_key(behavior)}.", ".mean"
         return {
@@ -136,7 +136,7 @@ class SavedRun:
 
     @property
     def problems(self) -> list[str]:
-        """The reasons why files were left out, among those that were requested so far."""
+        """Reasons why requested files could not be used."""
         found = (each.problem for each in (self._configuration, self._status, self._timers))
         return [problem for problem in found if problem]
 
@@ -208,7 +208,7 @@ class RunCurves:
         for name in sorted(there - self.behaviors.keys()):
             self.behaviors[name] = BehaviorCurves(self._folder, (*self._parts, name))
         most = _MAX_BUCKETS_OF_RUN // max(1, len(self.behaviors))
-        whole = [each.read_on(until_s, most) for each in self.behaviors.values()]  # a list, so that none is skipped
+        whole = [each.read_on(until_s, most) for each in self.behaviors.values()]  # a list, because all() stops early
         return all(whole)
 
     @property
@@ -283,7 +283,7 @@ class CachedFile(Generic[T]):
 
 @dataclass(slots=True)
 class LogEntry:
-    """A log record that is worth showing to the user.
+    """A log record to show to the user.
 
     Attributes:
         time: the time as written in the log, in the time zone of the run.
@@ -319,7 +319,7 @@ def _read_log(text: str) -> Log:
             if current is None:
                 continue
             line = line.strip()
-            if current.kind == "start":  # a banner, of which only the command is shown
+            if current.kind == "start":  # only the command in the banner is shown
                 if line.startswith(_COMMAND):
                     current.text = line.removeprefix(_COMMAND)[:_LONGEST_RECORD]
             elif len(current.text) + len(line) < _LONGEST_RECORD:
@@ -357,7 +357,7 @@ def _plain(value: Any) -> Any:
 
 
 def shown_setting(value: object) -> str:
-    """Return a value of ``Configuration.flat`` in YAML notation. Long floats are shortened to six digits."""
+    """Format a value of ``Configuration.flat`` as YAML. Long floats are shortened to six digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)

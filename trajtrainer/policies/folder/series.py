@@ -1,7 +1,7 @@
 """Curves of a run's statistics in bounded memory, read from event files and extended as the files grow.
 
 A curve consists of buckets, which hold the mean, lowest and highest value of neighboring points. At first, each bucket
-is a single point. When there are too many buckets, pairs of neighbors are merged. This way, no extreme value is ever
+is a single point. When there are too many buckets, pairs of neighbors are merged. This way, extreme values are never
 lost, and the newest point is always included.
 
 Shape legend: P points, B buckets.
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MAX_BUCKETS = 8192
 MAX_TAGS = 5000
 _FEWEST_BUCKETS = 256
-_MAX_BUCKETS_AT_ONCE = 1 << 22  # for all tags of a folder that is read completely
+_MAX_BUCKETS_AT_ONCE = 1 << 22  # for all tags of a folder together, if it is read completely
 _FIRST_CAPACITY = 64
 _TIME, _MEAN, _LOW, _HIGH = range(4)
 _MAX_HISTOGRAMS = 500
@@ -86,7 +86,7 @@ class Curve:
         self._columns = np.empty((4, _FIRST_CAPACITY))
         self._size = 0
         self._stride = 1  # points per bucket
-        self._tail = (np.empty(0, np.int64), np.empty(0), np.empty(0))  # points that do not fill a bucket yet
+        self._tail = (np.empty(0, np.int64), np.empty(0), np.empty(0))  # points of the incomplete last bucket
 
     def extend(self, steps: Ints, times: Floats, values: Floats, most: int = MAX_BUCKETS) -> None:
         """Add points in the order in which they were written.
@@ -144,7 +144,7 @@ class Curve:
         return Series(steps.copy(), mean, low, high, times)
 
     def _all(self) -> tuple[Ints, NDArray[np.float64]]:
-        """Return all buckets, including a last one for the points that are too few to fill a bucket."""
+        """Return all buckets, including an incomplete one at the end."""
         steps, columns = self._steps[: self._size], self._columns[:, : self._size]
         tail_steps, times, values = self._tail
         if not len(tail_steps):
@@ -157,7 +157,7 @@ class Curve:
         self.last = int(steps[-1]), float(times[-1]), float(values[-1])
         steps, times, values = (np.concatenate(pair) for pair in zip(self._tail, (steps, times, values), strict=True))
         while len(steps):
-            while self._size >= most:  # merge pairs of buckets; if the number is odd, the first stays
+            while self._size >= most:  # merge pairs of buckets; if the number is odd, keep the first
                 odd = self._size % 2
                 halved, columns = _merged(self._steps[odd : self._size], self._columns[:, odd : self._size], 2)
                 self._size = odd + len(halved)
@@ -232,7 +232,7 @@ class BehaviorCurves:
 
     @property
     def num_read(self) -> int:
-        """The number of these bytes that were read or cannot be read."""
+        """The number of bytes that were read or cannot be read."""
         return sum(
             file.size if reader.is_damaged else reader.offset
             for file, reader in zip(self._files, self._readers, strict=True)
@@ -297,7 +297,7 @@ class BehaviorCurves:
 
     def _extend(self, events: EventBatch, begin: int, end: int | None, most_buckets: int) -> None:
         """Add the points of the records from index ``begin`` up to, but not including, ``end``."""
-        # All curves are counted in advance, so that the first ones do not have to be reduced drastically later.
+        # Count all curves in advance, so that the first ones do not have to be reduced drastically later.
         num_curves = len(self.curves.keys() | events.points.keys())
         num_curves += len(LEVELS) * len(self.histograms.keys() | events.histograms.keys())
         most = most_buckets // max(1, num_curves)

@@ -70,8 +70,9 @@ class CheckpointRecord:
     def from_json(cls, entry: object) -> CheckpointRecord | None:
         """Return the record of an entry, or None if the entry is not a valid record.
 
-        Paths in the entry are ignored; they are derived from the run folder instead. So the files are found even if the
-        run was moved, and no entry can cause files outside the folder to be deleted when old checkpoints are removed.
+        Paths in the entry are ignored; they are derived from the run folder instead. This way, the files are found even
+        if the run was moved, and an entry cannot cause files outside the folder to be deleted when old checkpoints are
+        removed.
         """
         if not isinstance(entry, dict):
             return None
@@ -300,7 +301,7 @@ def write_origin(folder: Path, origin: str) -> None:
 
 
 def origin_of(folder: Path) -> str | None:
-    """Return where a folder or one of its parents was downloaded from, or None if neither was downloaded."""
+    """Return where a folder or one of its parents was downloaded from, or None if it was not downloaded."""
     for each in (folder, *folder.parents):
         if (each / FILE).is_file():
             return (each / FILE).read_text(encoding="utf-8", errors="replace").strip()

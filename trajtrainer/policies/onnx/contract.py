@@ -48,7 +48,7 @@ MODEL_VERSION: Final = 3
 MAX_RANK: Final = 8
 
 MIN_OPSET: Final = 7
-# Sentis 2.6, which ML-Agents package 4.0.3 requires, announces support up to 25. The versions that earlier packages
+# Sentis 2.6, which ML-Agents package 4.0.3 requires, supports opsets up to 25. The versions that earlier packages
 # require do not.
 MAX_OPSET: Final = 15
 BARRACUDA_OPSET: Final = 9

@@ -1,7 +1,7 @@
 """Runs an ONNX model in numpy on any inputs, or on zeros, as Unity does when you assign a model to a behavior.
 
 It uses the reference evaluator of the ``onnx`` package instead of onnxruntime. The ``onnx`` package is always installed
-with trajtrainer, so the verdict is the same on every machine, and the evaluator is fast enough (a few milliseconds).
+with trajtrainer, so the result is the same on every machine, and the evaluator is fast enough (a few milliseconds).
 
 Models of unknown origin run with limits on memory and time. A file of a few hundred bytes can require any amount of
 both, for example with forty operators that each double their input, or with a pooling layer whose padding is a million
@@ -26,7 +26,7 @@ _MAX_INPUT_SIZE = 50_000_000
 # Ten times as many values as policies with 512 x 512 images need.
 _MAX_NUMBERS = 50_000_000
 _MAX_SECONDS = 20.0
-# Approximate seconds that the evaluator takes per value of a result. Operators are fast unless it loops in Python.
+# Approximate seconds that the evaluator takes per value of a result. Most operators are fast, but these loop in Python.
 _LOOPED = "AveragePool ConvTranspose LSTM MaxPool NonMaxSuppression OneHot Resize TopK Upsample"
 _QUICK = contract.BARRACUDA_OPERATORS - set(_LOOPED.split())
 _QUICK_S, _CONVOLUTION_S, _LOOPED_S, _PRODUCT_S = 1e-7, 2e-6, 1e-4, 1e-9
@@ -71,9 +71,9 @@ class GraphEvaluator:
 def trial_inputs(model: onnx.ModelProto, batch: int) -> dict[str, NDArray[Any]]:
     """Create zeros for every input, and masks that allow all actions.
 
-    If the first dimension of an input is free, it becomes ``batch``. Other free dimensions become 1. Unity tries a
-    model with masks of zeros, which forbid every action, so a valid policy may divide by zero. From that run, Unity
-    reads only the constants.
+    If the first dimension of an input is not fixed, it becomes ``batch``. Other free dimensions become 1. Unity tries a
+    model with masks of zeros, which forbid every action, so a valid policy may divide by zero. Unity only reads the
+    constants from that run.
 
     Raises:
         ValueError: an input is too large to allocate.
@@ -97,7 +97,7 @@ def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 class Multinomial(OpRun):
-    """Samples from unnormalized log weights. The reference evaluator lacks no other operator of ML-Agents' models."""
+    """Samples from unnormalized log weights. The reference evaluator lacks only this operator of ML-Agents' models."""
 
     op_domain = ""
 
@@ -113,7 +113,7 @@ class Multinomial(OpRun):
 
 
 class MaxPool(op_max_pool.MaxPool):
-    """A fast implementation of plain max pooling, which is all that agents' networks need.
+    """A fast implementation of plain max pooling, the only kind that agents' networks need.
 
     The evaluator's own implementation loops over every pixel in Python.
     """
@@ -241,7 +241,7 @@ class _Metered:
         self._budget = budget
         node = operator.onnx_node
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        # In this case, the fast ``MaxPool`` above handles the operator.
+        # whether the fast ``MaxPool`` above handles the operator
         self._quick = node.op_type == "MaxPool" and _is_plain(attributes) and len(node.output) == 1
 
     def __getattr__(self, name: str) -> Any:

@@ -6,10 +6,10 @@ The graph is built directly from the actor's weights instead of being traced by 
 - torch's tracing exporter, the only one that writes opsets 9 to 15, is deprecated and will be removed; this code does
   not depend on the torch version;
 - tracing draws from torch's global random generator (and thus changes training), prints output and warnings, keeps
-  global state that is not thread-safe, and easily hard-codes the batch size.
+  global state that is not thread-safe, and easily hard-codes the batch size by accident.
 
 The drawback is a second description of each network (``to_onnx`` next to ``forward``). Every export is therefore
-compared with the actor on random observations before it is written, so a discrepancy can never reach a game.
+compared with the actor on random observations before it is written, so a discrepancy never reaches a game.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trajtrainer.policies.onnx.faults import faults_of_operators, faults_of_weig
 PRODUCER = "trajtrainer"
 
 _ROWS = 2
-# Tolerances that allow for rounding errors (two libraries with different summation orders), but for no real difference.
+# Tolerances for rounding errors (the two libraries sum in different orders), too small for a real difference.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
@@ -211,7 +211,7 @@ def write_model(model: onnx.ModelProto, path: Path, *, synced: bool = True) -> N
 
 
 class GraphBuilder(Graph):
-    """A graph that can build an ONNX model from its content."""
+    """A graph that can be converted to an ONNX model."""
 
     def build(self, name: str) -> onnx.ModelProto:
         """Build a model from the current content of the graph. Inputs that no node uses are omitted."""

@@ -1,4 +1,4 @@
-"""Faults that make a model unusable in Unity, no matter which program exported it."""
+"""Faults that make a model unusable in Unity, regardless of the program that exported it."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ def refuse(faults: Sequence[str]) -> None:
 
 
 def unsupported_operators(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the operators that Unity's importer lacks. Those of other domains are named ``domain.Name``."""
+    """Return the operators that Unity's importer does not support. Custom ones are named ``domain.Name``."""
     return tuple(
         name if domain in STANDARD_DOMAINS else f"{domain}.{name}"
         for domain, name in sorted({(node.domain, node.op_type) for node in model.graph.node})

@@ -2,8 +2,8 @@
 
 The checks are those that the C# package makes when a model is assigned to a behavior and when the model runs, plus the
 limits of the underlying inference packages. An error means that Unity throws an exception or rejects the model. A
-warning means that Unity only complains or that a feature is unavailable. The files are of unknown origin, so they run
-with limits on memory and time.
+warning means that Unity only logs a warning or that a feature is unavailable. The files are of unknown origin, so they
+run with limits on memory and time.
 """
 
 import os
@@ -31,7 +31,8 @@ from trajtrainer.policies.onnx.faults import (
 from trajtrainer.policies.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
 
 _MAX_BYTES = 2**30
-# Policies have a few hundred. Each takes a fraction of a millisecond, no matter how little it computes.
+# Maximum number of operators; policies have a few hundred. Each takes a fraction of a millisecond, even if it computes
+# little.
 _MAX_OPERATORS = 20_000
 _MAX_ACTIONS = 1000
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
@@ -149,7 +150,7 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # The checker raises its own exception class and, for some damage, built-in ones.
-        report.errors.append(f"the model breaks the ONNX standard: {first_line(error)}")
+        report.errors.append(f"the model violates the ONNX standard: {first_line(error)}")
     if not contract.MIN_OPSET <= report.opset <= contract.MAX_OPSET:
         newest = " (only Sentis 2.6 and newer support more)" if report.opset > contract.MAX_OPSET else ""
         report.errors.append(
@@ -200,7 +201,7 @@ def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluato
 def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
     fixed = [info.name for info in report.inputs if info.shape and isinstance(info.shape[0], int)]
     if fixed:
-        report.warnings.append(f"{', '.join(fixed)}: the file fixes the number of agents, so other numbers may fail")
+        report.warnings.append(f"{', '.join(fixed)}: the file has a fixed number of agents, so other numbers may fail")
         return
     try:
         values = evaluator.run(trial_inputs(evaluator.model, batch=2))
@@ -267,7 +268,7 @@ def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
 
 
 def _sentis(package: str, report: Report, *notes: str) -> PackageSupport:
-    """Report the support of a package. Add ``notes`` if the model uses ``Multinomial``, which limits the back ends."""
+    """Report how a package supports the model. Add ``notes`` if ``Multinomial`` limits the back ends."""
     if not report.loads:
         return PackageSupport(package, Support.NO)
     ends_of = contract.BACK_ENDS_OF_OPERATOR

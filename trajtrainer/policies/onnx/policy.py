@@ -171,7 +171,7 @@ class OnnxPolicy:
 
 
 def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
-    """Yield the features of a model that Unity supports, but ``OnnxPolicy`` does not."""
+    """Yield the features of a model that Unity supports but ``OnnxPolicy`` does not."""
     own = {contract.ACTION_MASKS, contract.RECURRENT_IN}
     sensors = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
@@ -183,7 +183,7 @@ def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
     wanted = [contract.DETERMINISTIC_CONTINUOUS] * bool(report.continuous_size)
     wanted += [contract.DETERMINISTIC_DISCRETE] * bool(report.discrete_branches and not report.is_legacy)
     if deterministic and not outputs.issuperset(wanted):
-        yield f"it lacks {' and '.join(wanted)}, like other older models; leave --deterministic out"
+        yield f"it lacks {' and '.join(wanted)}, like other older models; omit --deterministic"
 
 
 def sensor_shapes(report: Report) -> dict[str, tuple[Any, ...]]:

@@ -136,7 +136,7 @@ class Report:
         return not self.errors
 
     def legacy_output(self, name: str) -> str:
-        """Return the name of an action output in an ML-Agents 1.x model. The oldest use one output for both kinds."""
+        """Return the name of an action output in an ML-Agents 1.x model. The oldest have one output for both kinds."""
         return name if any(tensor.name == name for tensor in self.outputs) else contract.LEGACY_ACTION
 
 
@@ -306,7 +306,7 @@ def _check_actions(
     kind: type[Any] = np.generic,
     expected: str = "",
 ) -> None:
-    """Check that an output has the shape [1, size] for one agent, and elements of a kind."""
+    """Check that an output has the shape [1, size] for one agent, and elements of type ``kind``."""
     if name not in values:
         return
     value = values[name]
@@ -317,7 +317,7 @@ def _check_actions(
 
 
 def _are_complete(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:
-    """Return whether the model has both the sampled actions and the output with their shape."""
+    """Return whether the model has the sampled actions as well as the output with their shape."""
     if sampled in names and shape not in names:
         report.errors.append(f"the output {sampled!r} is present, but {shape!r} is missing")
     elif sampled not in names and deterministic in names:

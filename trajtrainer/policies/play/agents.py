@@ -1,8 +1,8 @@
 """Bookkeeping for an environment's agents during play: their episodes, policies and memories.
 
-Training uses separate tables in ``experience.agent_processor`` and ``experience.opponents``. These have columns, so a
-message with many agents needs no Python code per agent. Here, each agent may have a different policy, with a memory of
-any size.
+Training uses separate tables in ``experience.agent_processor`` and ``experience.opponents``. Those are column-based, so
+a message with many agents needs no Python code per agent. Here, each agent may have a different policy, with a memory
+of any size.
 
 Shape legend: N agents of a batch that request a decision, H memory size.
 """
@@ -31,7 +31,7 @@ class Agent:
         group: group id; 0 for no group.
         policy: policy that decides for the agent; None until the game has chosen one.
         memory: memory of that policy, f32 [H]; None at the start of an episode.
-        episode: number of the agent's episode among those that count; None if the episode does not count.
+        episode: number of the episode, if it counts; else None.
         reward, group_reward: sums of rewards since the agent's first decision. Rewards that arrive with its first
             observation do not count, as in training.
         length: number of decisions in this episode.
@@ -47,7 +47,7 @@ class Agent:
     length: int = 0
 
     def play_with(self, policy: Policy) -> None:
-        """Let another policy decide from now on. This drops the memory, which only the previous policy can use."""
+        """Switch to another policy. This drops the memory, which only the previous policy can use."""
         if policy is not self.policy:
             self.policy, self.memory = policy, None
 
@@ -106,7 +106,7 @@ class AgentTable:
                     agent.reward += rewards[row]
                     agent.group_reward += group_rewards[row]
                 elif is_last:
-                    continue  # The agent ended before its first decision, so it has not played.
+                    continue  # The agent's episode ended before its first decision, so it does not count.
                 else:
                     agent = agents[ids[row]] = Agent(ids[row], groups[row])
                 if is_last:
@@ -158,7 +158,7 @@ def decide(
     Args:
         policy: the policy.
         batch: step batch with the agents' observations.
-        rows: the agents' rows in the batch, including terminal rows in the numbering.
+        rows: indices of the agents' rows in the batch, which may also contain terminal rows.
         memories: the agents' memories in the same order; None at the start of an episode.
 
     Raises:

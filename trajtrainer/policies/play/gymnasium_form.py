@@ -20,7 +20,7 @@ from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, Max
 
 
 class SpacesForm:
-    """Observations and actions in Gymnasium spaces. N agents are batched like those of a vectorized environment.
+    """Observations and actions in Gymnasium spaces. N agents are batched as in a vectorized environment.
 
     Args:
         observation_space: observation space of one agent.
@@ -78,7 +78,7 @@ def _row(space: spaces.Space[Any], observations: Any, index: int) -> Any:
 
 
 def _number(space: spaces.Space[Any], observations: Any) -> int | None:
-    """Return the number of observations, based on their first array; None for a single observation.
+    """Return the number of observations, from the first array; None for a single observation.
 
     Raises:
         InvalidDataError: the observations do not match the space.

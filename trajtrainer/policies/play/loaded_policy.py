@@ -71,7 +71,7 @@ class LoadedPolicy:
         """Return the same policy for agents with the given Gymnasium spaces.
 
         Raises:
-            CheckpointError: the policy has other observations or actions.
+            CheckpointError: the policy has different observations or actions.
             UnsupportedError: a space is not supported.
         """
         return _for_spaces(self._file, self.behavior, self._seed, observation_space, action_space)
@@ -114,7 +114,7 @@ class LoadedPolicy:
     def predict(
         self, observation: Any, state: FloatArray | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, FloatArray]:
-        """Decide like ``act``, but with the arguments of Stable-Baselines3, so that its tools accept the policy.
+        """Like ``act``, but with the arguments of Stable-Baselines3's ``predict``, so that its tools accept the policy.
 
         Args:
             observation: observations of one or several agents.
@@ -174,7 +174,7 @@ def load_policy(
     if name not in policies or (behavior is None and len(policies) > 1):
         found = f"no behavior {behavior!r}" if behavior else "several behaviors"
         hint = (closest(name, policies) if behavior else "") or "."
-        raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}{hint}")
+        raise SettingsError(f"{path} has {found}. Pass behavior= with one of {', '.join(map(repr, policies))}{hint}")
     file = policies[name]
     if env is None:
         loaded = file.load()
@@ -190,16 +190,16 @@ def load_policy(
 
 
 def _for_spaces(file: PolicyFile, name: str, seed: int, observation_space: Any, action_space: Any) -> LoadedPolicy:
-    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # imported late: Gymnasium may not be installed
+    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # Gymnasium is optional
 
     smallest_picture: int | None = None
     max_items: int | dict[str, int] | None = None
     with contextlib.suppress(CheckpointError):  # The file may not describe the observations.
         sensors = file.load().spec.observation_specs
-        # The policy may have been trained on a small board as an image, so accept images as small as its smallest one.
+        # The policy may have been trained on small boards as images, so accept images as small as its smallest one.
         sides = [min(sensor.shape[1:]) for sensor in sensors if len(sensor.shape) == _PICTURE_RANK]
         smallest_picture = min(sides, default=None)
-        # The maximum lengths of its lists: a single number if they are all equal, otherwise by sensor name.
+        # Maximum lengths of the policy's lists: a single number if they are all equal, otherwise by sensor name.
         lengths = {sensor.name: int(sensor.shape[0]) for sensor in sensors if len(sensor.shape) == _LIST_RANK}
         max_items = next(iter(lengths.values())) if len(set(lengths.values())) == 1 else lengths or None
     form = SpacesForm(observation_space, action_space, str(file.path), smallest_picture, max_items)

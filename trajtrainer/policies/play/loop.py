@@ -1,12 +1,12 @@
-"""The loop that plays without learning, and the game that counts episodes.
+"""The loop that plays without training, and the game that counts episodes.
 
 All features that act without training use this loop: evaluations, recordings, videos, tournaments, the survey of a new
 environment, and the contract tests of environments. They differ in the :class:`Game`. Training has its own loop,
 ``run.actors.collector``, which writes columns and acts for all workers in one pass.
 
-``EpisodeCounter`` decides which episodes count when they start, based only on their order: the first episodes of each
-copy of the environment count (docs/measure/evaluation.md#which-episodes-count). Counting the episodes that end first
-would favor short ones.
+``EpisodeCounter`` decides at the start of an episode whether it counts. The first episodes of each copy of the
+environment count (docs/measure/evaluation.md#which-episodes-count). Counting the first episodes to end instead would
+favor short ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpi
 
 logger = logging.getLogger(__name__)
 
-# Maximum duration of one wait for messages, so that a stop is noticed while the environment sends nothing.
+# Maximum duration of one wait for messages. It is short, so that a stop is noticed while no messages arrive.
 _WAIT_S = 0.25
 _REPORT_EVERY_S = 10.0
 
@@ -42,10 +42,10 @@ class Game(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """True if there is nothing left to play."""
+        """True if the game has ended."""
 
     def rests(self, worker: int) -> bool:
-        """Return whether a worker gets no answers for now.
+        """Return whether a worker is paused, that is, gets no answers for now.
 
         Once all workers rest, they are reset, unless the game is over.
         """
@@ -72,10 +72,10 @@ def exchanges(
     """Reset the environment, play a game, and yield each message of the environment before its answers are sent.
 
     Args:
-        environment: the environment, which is not closed. It may reuse the arrays of a message after its answers.
+        environment: the environment, which is not closed. It may reuse the arrays of a message once it has the answers.
         game: the game to play.
         parameters: environment parameters.
-        announce: called with new behaviors as the environment announces them, before the game sees them.
+        announce: called with new behaviors when the environment announces them, before the game sees them.
         specs: specs by behavior id that the environment announced before this call. New specs are added.
         stopped: called after each wait for messages; returns whether to stop before the game is over.
 
@@ -149,12 +149,12 @@ def play(
 
 
 class EpisodeCounter:
-    """A game that plays a number of episodes; see :func:`play`.
+    """A game that ends after a number of episodes; see :func:`play`.
 
     Because some episodes never end, their number of decisions may be limited. After the limit, an agent's decisions no
     longer count. If all remaining agents of a worker have reached the limit, the worker needs a reset to start another
     episode. A reset affects all workers of the environment, so this worker rests until every other worker has played
-    its share or needs a reset, too. This way, no episode that counts is lost.
+    its share or also needs a reset. This way, no episode that counts is lost.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class EpisodeCounter:
         return not share or (bool(sides) and all(len(side.episodes) == share for side in sides))
 
     def rests(self, worker: int) -> bool:
-        """Return whether a worker has played its share, or only has agents left whose episodes were truncated."""
+        """Return whether a worker has played its share, or all its remaining agents have reached the limit."""
         sides = self._sides[worker].values()
         is_stuck = any(side.beyond for side in sides) and not any(side.counting for side in sides)
         return is_stuck or self._is_over(worker)
@@ -239,8 +239,8 @@ class _Side:
         self._policy = policy
         self._worker = worker
         self._due = deque(range(episodes))
-        # The agents of each group, and the number of its first member's episode, or None if any member's episode does
-        # not count.
+        # Each group's agents, and the number of its first member's episode; None if any member's episode does not
+        # count.
         self._groups: dict[int, tuple[set[Agent], int | None]] = {}
 
     def start_over(self) -> None:
@@ -282,7 +282,7 @@ class _Side:
             self.episodes.append(Episode(*where, *rewards, agent.length, interrupted, truncated))
 
     def _end_groups(self, ended: Sequence[Agent]) -> None:
-        """Count the groups whose last members are among agents whose episodes ended at the same time."""
+        """Count the groups that have no members left after these episodes, which ended at the same time."""
         for group in sorted({agent.group for agent in ended} & self._groups.keys()):
             agents, number = self._groups[group]
             agents.difference_update(ended)

@@ -30,7 +30,7 @@ _MODEL = ".onnx"
 _STEP = re.compile(r"-(\d{1,18})$")
 RANDOM, HEURISTIC = "random", "heuristic"
 SCRIPTED = (RANDOM, HEURISTIC)
-"""Command-line words for policies that were not trained."""
+"""Names of untrained policies on the command line."""
 _SAME_FILE = "best"  # Every behavior's best policy is called best.onnx; the folder has the name of the behavior.
 
 
@@ -78,12 +78,12 @@ class PolicyFile(ABC):
 
     @abstractmethod
     def load(self, agents: BehaviorSpec | None = None) -> Loaded:
-        """Load the policy for the given agents, or for those that the file describes if ``agents`` is None.
+        """Load the policy for the given agents; if ``agents`` is None, for those described in the file.
 
         A student also accepts agents that have more sensors than it sees.
 
         Raises:
-            TrajtrainerError: the policy is for other agents, or the file does not sufficiently describe its agents.
+            TrajtrainerError: the policy is for other agents, or the file does not fully describe its agents.
         """
 
     def _check_fits(self, reasons: Iterator[str]) -> None:
@@ -111,7 +111,7 @@ class CheckpointPolicy(PolicyFile):
         if agents is None:
             found = recover_policy(content, source=source, models=self._models)
         else:
-            # Take the agents' sensors from the environment, because ML-Agents' files do not describe them.
+            # ML-Agents' files do not describe the sensors, so take them from the environment.
             sees, seen = None, agents
             if (record := read_record(content, source)) is not None:
                 if record.student or self._options.by_name:
@@ -153,7 +153,7 @@ class OnnxFile(PolicyFile):
 
 
 class ScriptedFile(PolicyFile):
-    """An untrained policy for one behavior. There is no file."""
+    """An untrained policy for one behavior, which has no actual file."""
 
     def __init__(self, word: str, behavior: str) -> None:
         super().__init__(Path(word))
@@ -165,7 +165,7 @@ class ScriptedFile(PolicyFile):
                 f"{self.path} works for any agents, so it does not define their observations and actions."
             )
         heuristic = heuristic_policy(self._behavior, agents) if self.path.name == HEURISTIC else None
-        # Scripted policies ignore ``deterministic``.
+        # Scripted policies do not depend on ``deterministic``.
         return Loaded(agents, lambda seed, *, deterministic=None: heuristic or random_policy(agents, seed))  # noqa: ARG005
 
 

@@ -96,10 +96,9 @@ class EpisodeSample:
         return max(self.values, default=math.nan)
 
     def ci95(self) -> tuple[float, float]:
-        """Return the 95 % confidence interval of the mean, from the percentiles of 10,000 bootstrap resamples' means.
+        """Return the 95 % confidence interval of the mean (percentile bootstrap with 10,000 resamples).
 
-        See Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The same values always give the
-        same interval.
+        See Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The result is deterministic.
         """
         if not self.values:
             return math.nan, math.nan
@@ -111,7 +110,7 @@ class EpisodeSample:
         return float(low), float(high)
 
     def to_json(self, *, with_interval: bool = True) -> dict[str, Any]:
-        """Return all statistics as plain data, with None for those without a finite value."""
+        """Return all statistics as plain data, with None in place of values that are not finite."""
         found = {name: _plain(getattr(self, name)) for name in ("mean", "std", "min", "max")}
         interval = {"ci95": [_plain(bound) for bound in self.ci95()]} if with_interval else {}
         return {**found, **interval}
@@ -176,7 +175,7 @@ class EvaluationResult:
 
     @property
     def teams(self) -> Mapping[int, EvaluationResult]:
-        """The separate result of each team. The decisions and seconds are those of all teams together."""
+        """The result of each team. The decisions and seconds are those of all teams together."""
         found = {}
         for team in sorted({episode.team for episode in self.episodes}):
             episodes = tuple(episode for episode in self.episodes if episode.team == team)
@@ -212,10 +211,9 @@ def actions_in_words(*, deterministic: bool) -> str:
 
 
 def difference(result: EvaluationResult, first: EvaluationResult) -> EpisodeSample:
-    """Return how much higher the return of each episode in ``result`` is than that of the same episode in ``first``.
+    """Return, for each episode in both results, its return in ``result`` minus its return in ``first``.
 
-    Episodes are the same if their worker, team and number are equal. Episodes that only one of the results contains are
-    omitted.
+    Episodes are matched by worker, team and number.
     """
     earlier = {place(episode): episode.total for episode in first.episodes}
     both = [episode for episode in result.episodes if place(episode) in earlier]

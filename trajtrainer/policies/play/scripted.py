@@ -45,7 +45,7 @@ class ScriptedPolicy:
 
 
 def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
-    """Create a policy that chooses all allowed actions with equal probability."""
+    """Create a policy that chooses uniformly among the allowed actions."""
     random, actions = np.random.default_rng(seed), spec.action_spec
 
     def decide(_: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
@@ -152,7 +152,7 @@ def _cart_pole(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
 
 
 def _pendulum(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
-    """Swing up by controlling the energy, then hold (Åström and Furuta 2000)."""
+    """Swing up by controlling the energy, then balance (Åström and Furuta 2000)."""
     cosine, sine, speed = obs[0].T.astype(np.float64)
     angle = np.arctan2(sine, cosine)
     energy = speed**2 / 2 + 15 * (cosine - 1)

@@ -170,7 +170,7 @@ def test_the_discount_of_the_file_goes_before_that_of_episodes(caplog: pytest.Lo
         learned(found, 200)
         assert found.trainer.algorithm.gradient_steps == 0
         learned(found, 60)
-        assert "gamma is 0.975, as the longest episode so far has 200 steps" in caplog.text
+        assert "gamma is 0.975, because the longest episode so far has 200 steps" in caplog.text
         learned(found, 390)  # too late
     assert given.learner.signals[0].gamma == 0.9
     assert found.learner.signals[0].gamma == 0.975

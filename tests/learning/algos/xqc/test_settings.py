@@ -31,8 +31,8 @@ def test_a_behavior_survives_a_dump(trainer: TrainerSettings) -> None:
     [
         (
             behavior("trainer_type: xqc\nhyperparameters: {reward_signal_steps_per_update: auto}"),
-            "a.yaml:5: behaviors.A.hyperparameters.reward_signal_steps_per_update: found 'auto', expected a number, or "
-            "steps_per_update: auto as well",
+            "a.yaml:5: behaviors.A.hyperparameters.reward_signal_steps_per_update: found 'auto', expected a number, "
+            "unless steps_per_update is also auto",
         ),
     ],
 )

@@ -52,5 +52,5 @@ def test_moments_of_no_parameter_are_refused(index: int) -> None:
     adam = trained()
     state = state_of(adam)
     state["state"] = {index: state["state"][0]}
-    with pytest.raises(ValueError, match=f"moments of parameter {index}, but there are 1 parameters"):
+    with pytest.raises(ValueError, match=f"moments for parameter {index}, but there are 1 parameters"):
         adam.load_state_dict(state)

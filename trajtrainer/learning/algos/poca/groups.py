@@ -1,8 +1,8 @@
 """The experience of agents in groups: an update buffer that includes each row's groupmates, and value estimates.
 
-A groupmate is represented by a row number: that of its own row or, if its step is not learned from, of a row in
-``others``. The members of a moment are stored once, so a step needs little more memory than its observations, no matter
-how large its group is.
+Each groupmate is stored as a row number, which refers to a row of the buffer, or to a row of ``others`` if the
+groupmate's step is not used for learning. The members of a moment are stored only once, so even in a large group a step
+needs little more memory than its observations.
 
 Shape legend: B packed steps, S trajectories, N filled rows, E others, K moments (the members of one group at one time),
 n agents in the largest group, b rows of a minibatch, D agents at their moments, V reward signals, L sequence length, Q
@@ -33,7 +33,7 @@ from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows, flat_act
 # Function that maps row numbers of agents, ascending i64 [D], to each sensor's observations and to flat actions.
 AgentsOf = Callable[[Tensor], tuple[Sequence[Tensor], Tensor]]
 
-# Row number of the first agent in ``_others``, higher than that of any row in the buffer.
+# Row number of the first agent in ``_others``, higher than any row number in the buffer.
 _FIRST_OTHER = 1 << 40
 # Maximum number of values in one attention call: few enough for a core's cache, and enough that the overhead per call
 # is negligible.
@@ -41,10 +41,10 @@ _MAX_NUMBERS = 1 << 21
 
 
 class GroupMoments(NamedTuple):
-    """The moments of steps. A moment consists of all group members present at one time, whose steps share it.
+    """The moments that steps belong to. A moment is the set of group members present at one time.
 
     Attributes:
-        members: i64 [K, n], row numbers of the agents, descending; -1 in empty places.
+        members: i64 [K, n], row numbers of the agents, descending; -1 for empty slots.
         of_step: i64 [B], the index of each step's moment.
     """
 
@@ -53,11 +53,11 @@ class GroupMoments(NamedTuple):
 
 
 def moments_of(own: NDArray[Any], mates: IntArray) -> GroupMoments:
-    """Find the moments of steps.
+    """Find the distinct moments and assign each step to one of them.
 
     Args:
         own: [B], row number of each step.
-        mates: [B, M], row numbers of its groupmates in any order; -1 in empty places.
+        mates: [B, M], row numbers of its groupmates in any order; -1 for empty slots.
     """
     everyone = np.concatenate([own[:, None], mates], 1).astype(np.int64)
     everyone.sort(axis=1)
@@ -72,10 +72,10 @@ def moments_of(own: NDArray[Any], mates: IntArray) -> GroupMoments:
 
 
 def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) -> GroupRows:
-    """Gather rows and their groupmates. Each agent is looked up only once.
+    """Gather rows and their groupmates, looking up each agent only once.
 
     Args:
-        members: i64 [K, n], row numbers of the agents at each moment; -1 in empty places.
+        members: i64 [K, n], row numbers of the agents at each moment; -1 for empty slots.
         moment: i64 [b], index of each row's moment.
         own: i64 [b], row number of each row's own agent.
         agents_of: looks up observations and actions.
@@ -83,7 +83,7 @@ def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) 
     moments, of_row = torch.unique(moment, return_inverse=True)
     there, agents = numbered(members[moments])
     obs, actions = agents_of(agents)
-    # A padding row refers to a moment that does not contain it, so the index of a padding row is arbitrary.
+    # A padding row is not a member of the moment it refers to, so its index is arbitrary.
     place = (members[moment] == own[:, None]).int().argmax(1).clamp(max=there.shape[1] - 1)
     return GroupRows(obs, actions, there, of_row, place)
 
@@ -92,10 +92,10 @@ def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
     """Replace members with indices into a list of distinct members, and remove empty columns.
 
     Args:
-        members: i64 [K, n]; -1 in empty places.
+        members: i64 [K, n]; -1 for empty slots.
 
     Returns:
-        The indices, i64 [K, n'] with -1 in empty places, and the distinct members, i64 [D], ascending.
+        The indices, i64 [K, n'] with -1 for empty slots, and the distinct members, i64 [D], ascending.
     """
     members = members[:, (members >= 0).any(0)]
     agents, places = torch.unique(members, return_inverse=True)
@@ -132,7 +132,7 @@ class GroupBuffer(UpdateBuffer):
         members, of_step = moments_of(np.arange(len(packed)), packed.groups.mates)
         others = packed.groups.others
         of_others = _FIRST_OTHER + self._num_others + np.arange(len(others))
-        # The index -1 of an empty place refers to the last element, which is -1.
+        # The index -1 of an empty slot refers to the last element, which is -1.
         numbers = np.concatenate([self.places(packed), of_others, [-1]])
         self._members.append(torch.from_numpy(numbers[members]).to(self._device))
         self._others.append(
@@ -280,7 +280,7 @@ class GroupValueEstimator:
 
 
 class _Agents:
-    """The agents that row numbers refer to: packed steps, then others, then bootstrap observations."""
+    """Looks up agents by row number: first the packed steps, then the others, then the bootstrap observations."""
 
     def __init__(
         self, packed: PackedSteps, groups: PackedGroups, action_spec: ActionSpec, device: torch.device

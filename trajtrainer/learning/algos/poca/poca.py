@@ -36,9 +36,9 @@ LAYOUT = replace(PPO_LAYOUT, optimizers={"adam": OptimizerPlace("Optimizer:adam"
 class POCA(PPO):
     """Multi-agent posthumous credit assignment (MA-POCA; Cohen et al. 2021, arXiv:2111.05992).
 
-    Values are those of the whole group, so an agent whose episode has ended still receives credit for what the others
-    achieve. An agent's advantage is the group's return minus the agent's baseline b(s): the value given the actions of
-    the other agents, but not the agent's own action.
+    The critic estimates the value of the whole group, so an agent whose episode has ended still receives credit for
+    what the others achieve. An agent's advantage is the group's return minus the agent's baseline b(s): the value given
+    the actions of the other agents, but not the agent's own action.
     """
 
     needs_groups = True
@@ -95,8 +95,8 @@ class POCA(PPO):
     def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
         """Shuffle the moments and keep the sequences of each moment together.
 
-        A row needs the encodings of all its groupmates. With groups of ten, minibatches of whole groups therefore
-        contain only a tenth as many agents to encode.
+        A row needs the encodings of all its groupmates. With groups of ten, keeping groups together means that only a
+        tenth as many agents have to be encoded per minibatch.
         """
         buffer = self._buffer
         assert isinstance(buffer, GroupBuffer)

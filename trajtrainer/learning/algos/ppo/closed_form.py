@@ -37,7 +37,7 @@ _LONGEST_SEQUENCE = 32
 def closed_form(
     actor: Actor, critic: AnyCritic | GroupCritic, hyper: OnPolicy, sequence_length: int
 ) -> PPOClosedForm | None:
-    """Return the closed form if it applies and is faster, else None. The choice only causes rounding differences."""
+    """Return the closed form if it applies and is faster, else None. Both give the same result up to rounding."""
     on_cpu = next(actor.parameters()).device.type == "cpu"
     is_small = (
         multiply_adds(actor.body, hyper.batch_size) < _HAND_WRITTEN_BELOW and sequence_length <= _LONGEST_SEQUENCE
@@ -127,7 +127,7 @@ def clipped_policy_loss_and_gradient(
 def value_loss_and_gradient(
     values: FloatArray, returns: FloatArray, old_values: FloatArray | None, epsilon: float, weight: RowWeight
 ) -> tuple[np.float32, FloatArray]:
-    """Return the value loss, and its gradient with respect to the values. Unlike the twin's, arguments are [b, V].
+    """Return the value loss, and its gradient with respect to the values. Arguments are [b, V], not [V, b].
 
     Twin of ``trajtrainer.learning.algos.ppo.losses.value_loss``.
     """

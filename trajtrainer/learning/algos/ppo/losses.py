@@ -44,7 +44,7 @@ def value_loss(
         mask: [b] or None.
         old_values: [V, b], the value estimates at collection time. If given, each error is the larger of the plain
             squared error and that of the estimate clipped to within ``epsilon`` of the old one. ML-Agents intends the
-            same, but compares with the returns by mistake, which results in the plain error
+            same, but passes the returns as the old estimates by mistake, which results in the plain error
             (docs/explanation/mlagents-behavior.md#update).
         epsilon: half the width of the clipping range for values.
     """

@@ -47,12 +47,12 @@ WEIGHT_TAG = "Policy/Importance Weight"
 # An update stops early if the KL divergence exceeds target_kl times this factor, as in Stable-Baselines3.
 _TOO_FAR = 1.5
 
-# Every nth minibatch also reports the KL divergence, clip fraction and gradient norm, which takes about a twentieth of
-# a small update's time. If an epoch has fewer minibatches, the last one of some epochs reports them. The first
-# minibatch of an update usually does not, because its ratios are all 1.
+# Every nth minibatch also reports the KL divergence, clip fraction and gradient norm, which adds about 5 % to a small
+# update. If an epoch has fewer minibatches, the last one of some epochs reports them. The first minibatch of an update
+# usually does not, because its ratios are all 1.
 _DIAGNOSTICS_EVERY = 8
 
-# Maximum size in bytes of the steps that wait to be added. Adding many steps at once saves time, except for images.
+# Maximum total size in bytes of steps waiting to be added. Adding many steps at once saves time, except for images.
 _WAITING_BYTES = 1 << 22
 
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -83,8 +83,9 @@ class PPO(Algorithm):
 
     A subclass may override the targets and losses. If it overrides losses, autograd computes their gradient.
 
-    When the run ends, an update stops after the current gradient step, and the buffer is discarded. Its steps count,
-    but are not saved in a checkpoint, because a resumed run has to learn from its own policy's experience.
+    When the run ends, an update stops after the current gradient step, and the buffer is discarded. The discarded steps
+    still count as trainer steps, but they are not saved in a checkpoint, because a resumed run has to learn from the
+    experience of its own policy.
 
     Attributes:
         estimator_class: class that estimates values when steps arrive.
@@ -134,8 +135,8 @@ class PPO(Algorithm):
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
         self._normalizes_at_once = network.normalize and not hyper.normalize_after_update
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
-        # Draining half a buffer at a time saves time. But normalizers that are updated when experience arrives would
-        # lag by a quarter of a buffer on average, which makes 3DBall learn visibly more slowly.
+        # Draining half a buffer at a time is faster. However, normalizers that are updated when experience arrives
+        # would then lag by a quarter of a buffer on average, which makes 3DBall learn visibly more slowly.
         half = 0 if self._normalizes_at_once else hyper.buffer_size // 2
         self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
 
@@ -187,7 +188,7 @@ class PPO(Algorithm):
         if self._normalizes_at_once:
             update_normalizations(self.actor, self.critic, obs)
         if self.context.is_stopping():
-            return {}  # No update will use these steps.
+            return {}  # The run ends before the next update.
         if self._returns is not None:
             # Divide the environment's rewards by the standard deviation of their discounted sums, and clip them.
             rewards, limit = rewards.copy(), np.float32(self._hyper.clip_reward)
@@ -265,7 +266,7 @@ class PPO(Algorithm):
         return self._buffer.num_rows > self._hyper.buffer_size
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Learn from the buffer for ``num_epoch`` epochs. The acting policy is not replaced until all are done."""
+        """Learn from the buffer for ``num_epoch`` epochs. The acting policy is replaced only after the last one."""
         buffer, hyper, network = self._buffer, self._hyper, self.context.settings.network_settings
         schedule = self.schedule(step)
         variance = losses.explained_variance(buffer.real("value").sum(1), buffer.real("returns").sum(1))
@@ -464,7 +465,7 @@ class PPO(Algorithm):
         return {"adam": self._adam.state_dict(self._parameters)}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore what ``optimizer_states`` returned. Parameters without saved moments start with new ones."""
+        """Restore the state returned by ``optimizer_states``. Parameters without saved moments start with new ones."""
         self._adam.load_state_dict(states["adam"], self._parameters)
 
     def generators(self) -> dict[str, torch.Generator]:

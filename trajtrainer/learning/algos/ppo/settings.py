@@ -127,7 +127,7 @@ class PPOHyperparameters(OnPolicy):
         yield from super().faults(network)
         yield from faults_of_symmetry(self.symmetry, network)
         if self.shared_critic and network.critic_only:
-            expected = "none with shared_critic: true, since the critic then sees what the policy sees"
+            expected = "none with shared_critic: true, because the critic then has the same inputs as the policy"
             yield mismatch(("network_settings", "critic_only"), network.critic_only, expected)
 
 

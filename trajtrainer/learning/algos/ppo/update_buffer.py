@@ -89,7 +89,7 @@ class UpdateBuffer:
 
     @property
     def capacity(self) -> int:
-        """The number of rows that fit into the buffer without growing it."""
+        """The number of rows the buffer can hold without growing."""
         return len(self._rows["advantage"])
 
     def column(self, name: str) -> Tensor:
@@ -196,7 +196,7 @@ class UpdateBuffer:
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
     def _block(self, start: int, stop: int) -> Columns[NDArray[Any]]:
-        """Return the rows to write to. If the buffer is not in host memory, these are new rows to copy from."""
+        """Return the rows to write to: those of the buffer or, if it is not in host memory, temporary ones to copy."""
         if self._host is not None:
             return self._host.slice(start, stop)
         return self._rows.map(lambda column: torch.empty(stop - start, *column.shape[1:], dtype=column.dtype).numpy())

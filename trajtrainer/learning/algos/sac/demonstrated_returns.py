@@ -48,12 +48,12 @@ class DemonstratedReturns:
         return list(self._latest)
 
     def load_state(self, state: Sequence[float]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the state returned by ``state``."""
         self._latest = deque(map(float, state), _LATEST)
 
 
 def _finished(sums: EpisodeSums, packed: PackedSteps) -> list[float]:
-    """Return the returns of the episodes that end with these steps."""
+    """Return the returns of the episodes that ended within these steps."""
     rewards = (packed["reward"] + packed["group_reward"])[None]
     found: list[float] = sums.add(rewards, packed.offset, packed.agent, packed.ended)[0].tolist()
     return found

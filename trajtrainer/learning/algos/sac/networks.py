@@ -162,13 +162,13 @@ def _frozen(network: nn.Module) -> Iterator[None]:
 
 
 def can_batch(networks: Mapping[str, ValueNetwork]) -> bool:
-    """Return whether these networks are MLPs on vectors, which encode observations identically."""
+    """Return whether all networks are MLPs on vectors without a memory, so that they can share encoded observations."""
     bodies = [network.body for network in networks.values()]
     return all(body.is_mlp and body.memory is None for body in bodies)
 
 
 def fastest(networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> Critics | BatchedCritics:
-    """Choose the faster way to evaluate these networks. ``BatchedCritics`` moves their parameters to shared tensors."""
+    """Return the faster evaluator for these networks. ``BatchedCritics`` moves their parameters to shared tensors."""
     pays = can_batch(networks) and networks["q1"].body.encoding_size <= LARGEST
     return BatchedCritics(networks, encode) if pays else Critics(networks)
 
@@ -184,9 +184,9 @@ class BatchedCritics:
     With V, the order is V, Q1, Q2 and the target network, and there are three calls: one for the three trained
     networks; one without gradient for Q2 of the policy's actions and the target network; and one for Q1 of the policy's
     actions. The last one is separate because only the policy's gradient passes through it; in a product with the other
-    networks, the gradient would also be propagated through them, to no effect. V and the target network do not depend
-    on actions: their weights for actions are 0 and stay 0, because these inputs are always 0. Without V, the order is
-    Q1, Q2 and their target networks, and there are three calls for two networks each.
+    networks, the gradient would also be propagated through them for nothing. V and the target network do not depend on
+    actions: their weights for actions are 0 and stay 0, because these inputs are always 0. Without V, the order is Q1,
+    Q2 and their target networks, and there are three calls for two networks each.
 
     Attributes:
         parameters: the trained networks' part of each shared tensor, as leaf tensors.
@@ -228,7 +228,7 @@ class BatchedCritics:
         self._followers = [tensor.detach()[trained:] for tensor in self._tensors]
 
     def _place(self, layer: Sequence[Sequence[nn.Linear]], trained: int) -> None:
-        """Add one layer, given for each network as the linear modules that form it side by side.
+        """Add one layer. Each network provides one or more linear modules, whose outputs are concatenated.
 
         The weights are copied to a shared tensor, and the modules' parameters become views of it.
         """
@@ -282,7 +282,7 @@ class BatchedCritics:
         return CriticOutputs(None, q, sampled_q, following)
 
     def _seen(self, obs: Sequence[Tensor], decision: Decision | None) -> Tensor:
-        """Return the critics' encoding [b, in], taken from a decision if the actor observes the same sensors."""
+        """Return the critics' encoding [b, in]. Reuse that of the decision if the actor observes the same sensors."""
         if decision is not None and self._shares_encoding:
             return decision.encoded[0]
         return self._encode(obs)[0]  # type: ignore[no-any-return]

@@ -56,7 +56,8 @@ logger = logging.getLogger(__name__)
 
 _EXTRA = "sac"  # key in a checkpoint
 # Maximum lead of acting over learning, in gradient steps, if acting continues during updates. Learning is usually
-# slower than acting, so acting uses its whole lead. Without a limit, a short run could end before anything is learned.
+# slower than acting, so acting uses up its whole lead. Without a limit, a short run could end before anything is
+# learned.
 _LEAD = 128
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 
@@ -91,11 +92,11 @@ TWIN_LAYOUT = CheckpointLayout(
 
 
 class SAC(Algorithm):
-    """Stores experience in a replay buffer, and learns from random minibatches at the pace at which experience arrives.
+    """Stores experience in a replay buffer, and learns from random minibatches as experience arrives.
 
     All gradient steps that are due are made before the next drain; if the run ends first, they are made after it is
     resumed. If acting continues during updates, an update reports its progress after each block of minibatches. Acting
-    is therefore never ahead by more than ``max_lead`` rows, and if it has to wait, it waits only until enough rows are
+    is therefore never more than ``max_lead`` rows ahead, and if it has to wait, it continues as soon as enough rows are
     free.
 
     Attributes:
@@ -134,7 +135,7 @@ class SAC(Algorithm):
         )
         recorded = self._demonstrated = None
         if hyper.demonstrations is not None and context.training:
-            # Import late, because only behaviors with demonstrations need it.
+            # Imported here because only behaviors with demonstrations need it.
             from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
@@ -221,7 +222,7 @@ class SAC(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return the lead that keeps acting close to learning but allows for a few trajectories."""
+        """Return how many rows acting may run ahead of learning: at least four trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         lead = max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon)
@@ -448,7 +449,7 @@ class SAC(Algorithm):
         return {name: self._optimizer.state_dict(parameters) for name, parameters in self._optimized.items()}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore what ``optimizer_states`` returned. Parameters without saved moments start with new ones."""
+        """Restore the state returned by ``optimizer_states``. Parameters without saved moments start with new ones."""
         for name, parameters in self._optimized.items():
             self._optimizer.load_state_dict(states[name], parameters)
 
@@ -473,7 +474,7 @@ class SAC(Algorithm):
 
     @torch.no_grad()
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """Restore what ``extra_state`` returned.
+        """Restore the state returned by ``extra_state``.
 
         A checkpoint of ML-Agents has no such state: training then starts with the entropy coefficients from the
         settings, and no update is due. Fixed coefficients (``ent_coef``) are not restored.

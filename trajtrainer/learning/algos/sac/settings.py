@@ -98,7 +98,7 @@ class SACHyperparameters(Hyperparameters):
     def faults(self, network: NetworkSettings) -> Iterator[Fault]:
         yield from faults_of_symmetry(self.symmetry, network)
         if self.reward_signal_steps_per_update == AUTO != self.steps_per_update:
-            expected = f"a number, or steps_per_update: {AUTO} as well"
+            expected = f"a number, unless steps_per_update is also {AUTO}"
             yield mismatch(("hyperparameters", "reward_signal_steps_per_update"), AUTO, expected)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"

@@ -38,7 +38,7 @@ def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branch
 
 
 def smaller(distributions: Tensor, atoms: Tensor) -> Tensor:
-    """Select the one of two distributions [2, V, b, Z] that has the smaller mean, for each signal and row."""
+    """For each signal and row, select the distribution with the smaller mean from two, [2, V, b, Z]."""
     first, second = distributions @ atoms
     return torch.where((first <= second).unsqueeze(-1), distributions[0], distributions[1])
 

@@ -79,7 +79,7 @@ class CategoricalCritics:
 def _logits(
     critic: ValueNetwork, obs: Sequence[Tensor], length: int, actions: Tensor | None, rows: slice = slice(None)
 ) -> Tensor:
-    """Return the logits for these rows [V, b, P, Z]. As in SAC's Q networks, sequences start with an empty memory."""
+    """Return the logits of one critic [V, b, P, Z]. As in SAC's Q networks, sequences start with an empty memory."""
     encoding, _ = critic.body(obs, actions, None, length)
     logits: Tensor = critic.heads(encoding[rows]).unflatten(-1, (-1, ATOMS))
     return logits

@@ -20,8 +20,8 @@ class XQCHyperparameters(SACHyperparameters):
             environment, and about half the number of agents if there are many. ``auto`` makes as many gradient steps as
             possible while the environments are busy, at most two per agent step and at least one per message from an
             environment.
-        init_entcoef: initial entropy coefficient, relative to scaled rewards. Use 0.01 for continuous actions and 0.3
-            for discrete actions, with which the policy may otherwise stop exploring before it finds a rare reward.
+        init_entcoef: initial entropy coefficient, relative to scaled rewards. Use 0.01 for continuous actions. Use 0.3
+            for discrete actions, so that the policy does not stop exploring before it finds a rare reward.
         target_entropy: target entropy of the continuous actions for learning the coefficient. Defaults to minus half
             the number of continuous actions. Higher values explore more. Not in ML-Agents.
         policy_delay: number of gradient steps of the critics per gradient step of the policy and the entropy

@@ -5,7 +5,7 @@ The critics' outputs are distributions over returns (Bellemare et al. 2017, arXi
 the range of the atoms. docs/explanation/algorithms.md#xqc explains what the paper does not specify: discrete actions,
 memory and several reward signals.
 
-Symbols are those of ``trajtrainer.learning.algos.sac.sac``.
+The symbols are those of ``trajtrainer.learning.algos.sac.sac``.
 
 Shape legend: V reward signals, b rows of a minibatch, P distributions from a critic per signal, Z atoms.
 """
@@ -168,7 +168,7 @@ class XQC(SAC):
     def _fix_gamma(self, reason: str) -> None:
         assert self._extrinsic is not None
         self._lengths = None
-        logger.info("Behavior %r: gamma is %.4g, as %s.", self.context.behavior, self._extrinsic.gamma, reason)
+        logger.info("Behavior %r: gamma is %.4g, because %s.", self.context.behavior, self._extrinsic.gamma, reason)
 
     # Update
 
@@ -184,7 +184,7 @@ class XQC(SAC):
         return statistics
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
-        """Make a gradient step of the critics, then one of policy and entropy coefficients; move the target networks.
+        """Update the critics, then the policy and the entropy coefficients, and move the target networks.
 
         The rewards in ``batch`` are unscaled. See ``SAC.gradient_step`` for the arguments and the result.
         """
@@ -241,7 +241,7 @@ class XQC(SAC):
         head, mask = self.actor.head, batch.loss_mask
 
         # Sample a ~ pi(.|s) using the minibatch's statistics, and evaluate a with the critics' running statistics.
-        # Signals are weighted as if their rewards were unscaled.
+        # Multiplying by the deviations weights the signals as if their rewards were unscaled.
         with batch_statistics(self.actor, mask=mask):
             now = self.decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
         q = self.critics.means(batch, now.action).amin(0)
@@ -285,7 +285,7 @@ class XQC(SAC):
         return {**super().extra_state(), _EXTRA: mine}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """Restore what ``extra_state`` returned. A discount factor from the settings is not replaced."""
+        """Restore the state returned by ``extra_state``. A discount factor from the settings is not replaced."""
         super().load_extra_state(extra, step)
         mine = extra.get(_EXTRA, {})
         for returns, state in zip(self._returns, mine.get("returns", ()), strict=False):
@@ -298,7 +298,7 @@ class XQC(SAC):
 
 
 def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) -> None:
-    """Log the differences from SAC that may surprise users, once per run."""
+    """Log the differences from SAC that may surprise users."""
     network, usual = context.settings.network_settings, NetworkSettings()
     logger.info(
         "Behavior %r: ML-Agents cannot read the checkpoints of trainer_type xqc, but Unity can load the .onnx.",

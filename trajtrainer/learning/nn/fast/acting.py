@@ -31,7 +31,7 @@ from trajtrainer.learning.nn.normalization import MAX_INPUT, NormalizedMlp
 from trajtrainer.settings.network import Activation
 
 S = TypeVar("S", np.float32, np.bool_)
-_ENCODER = "body.encoder."  # In the actors supported here, it contains only normalizers.
+_ENCODER = "body.encoder."  # prefix of the normalizers, the only tensors in the encoder
 
 
 def is_mlp(actor: Actor) -> bool:
@@ -40,7 +40,7 @@ def is_mlp(actor: Actor) -> bool:
 
 
 def acts_as_mlp(actor: Actor) -> bool:
-    """Return whether ``is_mlp`` holds, or the actor can act as an MLP because its normalized layers can be folded."""
+    """Return whether an actor is an MLP (``is_mlp``) or can act as one after its normalized layers are folded."""
     body = actor.body
     is_normalized = isinstance(body.layers, NormalizedMlp) and body.encoder.is_plain
     return (body.is_mlp or is_normalized) and _decides(actor)
@@ -52,7 +52,7 @@ def _decides(actor: Actor) -> bool:
 
 
 class InferenceActor:
-    """Acts with an actor's weights, which it shares with the actor. Call ``weights_changed`` whenever they change.
+    """Acts with the weights of an actor, without copying them. Call ``weights_changed`` whenever they change.
 
     Twin of ``trajtrainer.learning.nn.actor.Actor``: it computes the same values up to rounding and draws the same
     samples.
@@ -139,7 +139,7 @@ class _OneStep:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Copy the weights into one layer for the features next to the last output, scaled for ``end_step``."""
+        """Copy the weights into one layer, which takes the features and the last output, scaled for ``end_step``."""
         scale = torch.from_numpy(gate_scale(self._units))
         by_input, by_hidden, *biases = (one.detach() for one in self._lstm.all_weights[0])
         self._weight = torch.cat((by_input, by_hidden), 1).mul_(scale[:, None])
@@ -248,7 +248,7 @@ class _Gaussians:
             self._constant = scale, scale.entropy()
 
     def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
-        """Compute actions from outputs [N, at least width]."""
+        """Compute actions from the first ``width`` outputs of each agent."""
         mu = raw = outputs[:, : self._size]
         if self._constant is not None:
             scale, entropy = self._constant

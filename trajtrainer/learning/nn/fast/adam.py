@@ -104,9 +104,9 @@ class Adam:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor] | None = None) -> None:
-        """Restore the moments that ``state_dict`` returned. The moments of all other parameters are reset.
+        """Restore the moments in a ``state_dict``. The moments of all other parameters are reset.
 
-        Parameters in the same trained tensor share one step count, which is set to their highest.
+        Parameters in the same trained tensor share one step count, which is set to the highest of theirs.
 
         Raises:
             ValueError: the moments do not match the parameters, or are invalid.
@@ -115,7 +115,7 @@ class Adam:
         moments: Mapping[int, Mapping[str, Any]] = state["state"]
         for index, entry in moments.items():
             if index not in range(len(parameters)):
-                raise ValueError(f"Adam has moments of parameter {index}, but there are {len(parameters)} parameters")
+                raise ValueError(f"Adam has moments for parameter {index}, but there are {len(parameters)} parameters")
             shape = parameters[index].shape
             for name in _MOMENTS:  # copy_ would broadcast a tensor that is too small
                 if entry[name].shape != shape:

@@ -1,8 +1,8 @@
 """The recurrence of an LSTM and its gradient, step by step on the CPU, for several networks with the same shapes.
 
-With memories of the usual sizes, one step takes little arithmetic, so the number and cost of calls matter: numpy calls
-take a third of the time of torch calls, and as much as possible is computed for all steps together. (Without a
-gradient, a single call of torch's LSTM for many steps is faster.)
+With memories of the usual sizes, one step takes little arithmetic, so the number and cost of calls matter. The code
+therefore uses numpy, whose calls take a third of the time of torch calls, and computes as much as possible for all
+steps together. (If no gradient is needed, a single call of torch's LSTM for many steps is faster.)
 
 Shapes: n networks, S sequences, L steps per sequence, U units. The four gates are placed side by side in torch's order
 i, f, g, o.

@@ -1,8 +1,8 @@
 """Work split into halves, with one thread each, to use two cores.
 
 torch's own threads parallelize single operations and synchronize hundreds of times per update. If another process
-competes for a core that one of them uses, everything slows down many times over. With two halves, a busy second core
-costs no more than the time that it would have saved.
+competes for one of their cores, everything becomes many times slower. With two halves, a busy second core costs at most
+the time that it would have saved.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows
 # If the forward pass of a minibatch through one network takes at least this many multiply-adds, autograd takes more
 # than 2 ms for two networks, and a second thread pays off. This was measured with every image encoder at 10x10 to
 # 64x84, lists of 4 and 20 entities, and goal-conditioned layers of 16 to 128 units, with 8 to 512 rows. Layers that use
-# a weight several times per row, such as convolutions, take longer than estimated; the threshold comes from the
-# smallest of the measured networks.
+# a weight several times per row, such as convolutions, take longer than estimated, so the threshold is that of the
+# smallest network measured.
 _TWO_THREADS_FROM = 500_000
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def group_encoding(critic: GroupCritic, rows: int) -> Callable[[GroupRows], Tens
 
 
 def picture_encoding(body: NetworkBody, rows: int) -> HalvedPictures | None:
-    """Return an encoder that processes ``rows`` rows with images on two cores, or None if that is not faster."""
+    """Return an encoder that uses two cores for ``rows`` rows with images, or None if that is not faster."""
     has_pictures = ObservationKind.VISUAL in body.encoder.kinds
     return HalvedPictures(body) if has_pictures and not body.memory and _is_much(body.parameters(), rows) else None
 
@@ -95,7 +95,7 @@ def _is_much(parameters: Iterable[Tensor], rows: int) -> bool:
 
 
 class _Halved(Generic[Half]):
-    """Encodes in halves. The split, and thus the result, does not depend on the number of cores.
+    """Encodes in two halves. The split, and therefore the result, does not depend on the number of cores.
 
     Args:
         parameters: all parameters that an encoding depends on.

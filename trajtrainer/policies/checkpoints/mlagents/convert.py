@@ -50,7 +50,7 @@ _SECOND = re.compile(r"(^|\.)(network_body|_encoder)\.processors\.")
 _VERSION = 3.0
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _GROUP_KEYS = ("lr", "betas", "eps", "weight_decay")
-# Further optimizer settings that torch 2.1 (used by ML-Agents) writes, whichever Adam we use.
+# Other optimizer settings that torch 2.1 (used by ML-Agents) writes. Our Adam may not have them.
 _OFF = {"amsgrad": False, "maximize": False, "foreach": None, "capturable": False, "differentiable": False}
 _MISSING = "missing (kept as initialized)"
 _MISMATCHED = "mismatched (kept as initialized)"
@@ -97,7 +97,7 @@ def second_name(name: str) -> str | None:
 
 
 def with_second_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's entries in ML-Agents' order: an encoder's second names follow all of its first names."""
+    """Return a network's entries in ML-Agents' order: all first names of an encoder, then all of its second names."""
     whole: dict[str, Tensor] = {}
     twice: dict[str, Tensor] = {}
     for name, value in network.items():
@@ -142,7 +142,7 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
     weights share memory with ``state``.
 
     Raises:
-        TypeError: ``extra`` holds an object that a safe load would refuse.
+        TypeError: ``extra`` holds an object that ``read_checkpoint`` would reject.
     """
     layout, entries, rewards = state["layout"], entries_of(state), state.get("rewards", {})
     modules = {**state["modules"], **rewards}
@@ -154,7 +154,7 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
     memory = 0 if recurrent is None else 2 * recurrent.shape[1]
     numbers = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
     constants = {name: torch.tensor([number]).float() for name, number in zip(CONSTANTS, numbers, strict=True)}
-    # The networks. If one of our layers joins several of ML-Agents' layers, those follow each other.
+    # The networks. If one of our layers joins several of ML-Agents' layers, they are written one after the other.
     found: dict[str, dict[str, Tensor]] = {POLICY: constants}
     for _, layer in groupby(entries, key=lambda entry: (entry.module, entry.ours.rpartition(".")[0])):
         parts = [(entry, entry.split(modules[entry.module][entry.ours])) for entry in layer]
@@ -236,14 +236,14 @@ def from_mlagents(
     """Convert a checkpoint of trajtrainer or ML-Agents to our state.
 
     This is as lenient as ML-Agents: entries that exist and have the right shape are loaded, and the rest stays as in
-    ``like``. A single warning lists all missing, unused and mismatched entries. Weights and moments are copied.
+    ``like``. One warning lists all missing, unused and mismatched entries. Weights and moments are copied.
     ``extra`` is empty if ML-Agents wrote the file.
 
     Args:
         checkpoint: as returned by ``read_checkpoint``.
         like: the state of a newly created algorithm.
         source: the name of the file, for the warning.
-        policy_alone: only the policy is expected; other mismatches are not reported.
+        policy_alone: expect only the policy, and do not report other mismatches.
     """
     layout, reader, entries = like["layout"], Reader(checkpoint), entries_of(like)
     rewards = like.get("rewards", {})
@@ -285,13 +285,13 @@ class Reader:
     def __init__(self, checkpoint: Mapping[str, Any]) -> None:
         self._checkpoint = checkpoint
         self._used: set[tuple[str, str]] = set()
-        self._differences: dict[str, dict[str, None]] = {}  # kind of mismatch -> names (a dict to keep their order)
+        self._differences: dict[str, dict[str, None]] = {}  # kind of mismatch -> names (ordered and unique)
 
     def _note(self, what: str, name: str) -> None:
         self._differences.setdefault(what, {})[name] = None
 
     def differences(self, network: str = "") -> str:
-        """Describe all mismatches, or those of one network; the text is empty if there are none."""
+        """Describe all mismatches, or those of one network. Returns an empty text if there are none."""
         shown = {
             what: [name for name in names if not network or name.split("/")[0] == network]
             for what, names in self._differences.items()
@@ -367,7 +367,7 @@ class Reader:
         return like
 
     def step(self) -> int:
-        """Return the step of the checkpoint. A missing step is noted as a mismatch, and 0 is returned."""
+        """Return the step of the checkpoint. If it is missing, record a mismatch and return 0."""
         try:
             return int(self._checkpoint[STEP][STEP_ENTRY])
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
@@ -375,7 +375,7 @@ class Reader:
             return 0
 
     def find_unused(self, layout: CheckpointLayout) -> None:
-        """Note the entries of the checkpoint that were not used."""
+        """Record the entries of the checkpoint that were not used."""
         whole = {place.entry for place in layout.optimizers.values()} | {STEP, EXTRA}
         if layout.shares_critic and shares_critic(self._checkpoint):
             whole.add(CRITIC)  # a copy of the policy

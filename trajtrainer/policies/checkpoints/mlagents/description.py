@@ -1,8 +1,8 @@
 """Infers the network, observations and actions of an ML-Agents checkpoint from its weights.
 
-The weights determine the actions and the network, but not where one vector ends and the next begins, nor the sizes of
-images and lists. An ``.onnx`` file exported from the same run has these shapes. Without such a file, the shapes may
-still follow from the weights; otherwise the user has to give them.
+The weights determine the actions and the network, but not the sizes of the individual vectors, images and lists. An
+``.onnx`` file exported from the same run has these shapes. Without such a file, the shapes may still follow from the
+weights; otherwise the user has to give them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySetti
 _BODY = "network_body."
 _PROCESSORS = f"{_BODY}observation_encoder.processors."
 _LAYERS = f"{_BODY}_body_endoder."
-_MAX_SENSORS = 12  # all combinations of goals among the first sensors, up to this number, are tried
+_MAX_SENSORS = 12  # number of sensors for which all combinations of goals are tried
 
 Weights = Mapping[str, Tensor]
 Shapes = Sequence[tuple[int, ...]]
@@ -68,7 +68,7 @@ class Description:
         shared_critic: whether actor and critic share a network.
         signals: names of the reward signals.
         encoding_size: input size of the first layer.
-        sensors: the sensors that have weights of their own: all except vectors without a normalizer.
+        sensors: the sensors that have their own weights: all except vectors without a normalizer.
         goal_size: size of the encoded goal; 0 without hyper conditioning.
     """
 
@@ -237,7 +237,8 @@ def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
 
 def possible_specs(found: Description, shapes: Shapes) -> Iterator[BehaviorSpec]:
     """Yield a spec for each possible choice of goal sensors: those whose encoded goal has the right size."""
-    # The size that each sensor would add to the encoded goal. A list cannot be a goal, so its size is made too large.
+    # The size that each sensor would add to the encoded goal. A list cannot be a goal, so it gets a size that never
+    # fits.
     list_size, picture_size = found.goal_size + 1, found.settings.hidden_units
     encoded = [(shape[0], list_size, picture_size)[len(shape) - 1] for shape in shapes]
     numbers, most = range(min(len(shapes), _MAX_SENSORS)), len(shapes) if found.goal_size else 0
