@@ -1,5 +1,4 @@
-"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation that behaves like a Godot
-game.
+"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation as a Godot game.
 
 It speaks the protocol of the Godot RL Agents plugin (version 0.7), accepts the same command line, and starts and ends
 episodes as most games do: a reset takes effect in the next step, which reports the end of all episodes, and
