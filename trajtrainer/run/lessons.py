@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(Protocol):
-    """The methods of an environment that are needed here."""
+    """The environment methods that ``LessonController`` calls."""
 
     def reset(self, parameters: Parameters) -> None: ...
 

@@ -1,6 +1,6 @@
-"""EnvPool environments: EnvPool's C++ threads step many copies together, which are the agents of one worker.
+"""EnvPool environments. EnvPool's C++ threads step many copies at once, which become the agents of a single worker.
 
-Shape legend: N copies, T of them whose episode ended with this step.
+Shape legend: N copies, T copies whose episode ended in this step.
 """
 
 import warnings
@@ -24,11 +24,11 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 
 
 class EnvPoolEnvironment(InProcessEnvironment):
-    """An EnvPool pool. Each copy is an agent of the behavior that is named after the environment.
+    """An EnvPool pool as an environment. Each copy is an agent of a behavior that is named after the EnvPool id.
 
-    Events are the same as in ``GymnasiumEnvironment``. EnvPool itself starts a new episode with the step after the end
-    of the last one, and ignores that step's action. Here, copies whose episode ended are reset immediately with another
-    call, so that an event has both the final observation and the first decision of the next episode.
+    Events are the same as in ``GymnasiumEnvironment``. EnvPool resets a copy in the step after the end of its episode,
+    and ignores the action of that step. Here, such copies are reset immediately with another call, so that an event
+    contains both the final observation and the first decision of the next episode.
 
     Copy i keeps the seed ``seed + i``. If the step that reaches the time limit also terminates the episode, it is
     reported as truncated, because EnvPool does not distinguish the two cases.
@@ -100,12 +100,12 @@ class EnvPoolEnvironment(InProcessEnvironment):
 
 
 def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any], **reading: Any) -> EnvPoolEnvironment:
-    """Make an EnvPool environment.
+    """Create an EnvPool environment.
 
     Args:
         name: EnvPool's id of the environment.
         num_envs: number of copies.
-        seed: seed of the first copy; the other copies have the seeds that follow.
+        seed: seed of the first copy; the other copies get consecutive seeds.
         arguments: arguments for ``envpool.make``. The default for ``num_threads`` is the number of usable cores, but at
             most the number of copies.
         reading: see ``AgentSpaces``.
@@ -126,7 +126,7 @@ def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any],
     threads = min(num_envs, usable_cores())
     options = {"num_threads": threads, **arguments, "num_envs": num_envs, "seed": seeds}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium warns about the bounds of EnvPool's spaces
+        warnings.simplefilter("ignore")  # hide Gymnasium's warnings about the bounds of EnvPool's spaces
         try:
             pool = envpool.make(name, env_type="gymnasium", **options)
         except Exception as error:

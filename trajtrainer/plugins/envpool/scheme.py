@@ -11,7 +11,7 @@ from trajtrainer.settings.schemes import EnvironmentScheme
 
 
 def make_envpool(name: str, settings: RunSettings) -> Environment:
-    """Make the environment ``envpool:ID``.
+    """Create the environment ``envpool:ID``.
 
     Raises:
         SettingsError: EnvPool is not installed, has no such environment, or does not accept the arguments.

@@ -1,4 +1,4 @@
-"""The command line of a game: an exported build, or a built-in simulation that acts as one."""
+"""The command line of a game, which is an exported build or a built-in simulation that behaves like one."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def command(env_path: str) -> list[str]:
     """Return the command that starts a game, without its arguments.
 
     Raises:
-        LaunchError: there is no such build or simulation.
+        LaunchError: the build or simulation does not exist.
     """
     path = _path(env_path)
     if launcher.is_simulation(path):
@@ -64,13 +64,13 @@ def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[s
 
 
 def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
-    """Return whether a game starts without a window, so that Godot does not render."""
+    """Return whether a game is started without a window, so that Godot does not render images."""
     is_build = env_path.strip().startswith(_PREFIX) and not launcher.is_simulation(_path(env_path))
     return is_build and _WITH_WINDOW not in env_args
 
 
 def to_env_args(given: Mapping[str, Any]) -> list[str]:
-    """Convert arguments to the form that the plugin reads.
+    """Convert arguments to the plugin's format.
 
     >>> to_env_args({"action_repeat": 4, "no-headless": True})
     ['--action_repeat=4', '--no-headless']

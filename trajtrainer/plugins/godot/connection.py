@@ -1,7 +1,7 @@
 """The trainer's end of a connection to a game. Each frame is a length (4 bytes, little-endian) and the content.
 
-The game connects to the trainer, and then only answers messages. It blocks while it waits for one, so it is always
-ready to read.
+The game connects to the trainer. After that, it only answers messages, and blocks until the next one arrives, so
+sending never has to wait for the game.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ _LOGGER = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
 _MOST_STRANGERS = 16
-# Maximum length of the first message, which has the spaces of all agents.
+# Maximum length of the first message, which describes the spaces of all agents.
 _LONGEST_FIRST = 1 << 24
-# Waking up a sleeping thread takes time, so waiting for a game that answers faster than this is done without sleeping.
+# Waking up a sleeping thread takes time, so if the game answers faster than this, wait for its answer without sleeping.
 _QUICK_S = 1e-3
-# Python handles signals only after a wait has returned, and a signal does not interrupt every wait.
+# Maximum duration of a single wait: a signal does not interrupt every wait, and Python only handles it afterwards.
 LONGEST_WAIT_S = 0.25
 
 
 def frame(content: bytes) -> bytes:
-    """Return a message with its length in front, ready to be sent."""
+    """Return a message with its length prefixed, ready to be sent."""
     return _LENGTH.pack(len(content)) + content
 
 
@@ -38,9 +38,9 @@ class GameConnection:
 
     Args:
         connected: the connected socket.
-        address: the game's address, for messages.
-        busy_wait: whether a core may be kept busy while waiting for a game that answered its last message within a
-            millisecond.
+        address: the game's address, for error messages.
+        busy_wait: whether to wait without sleeping if the game answered the previous message within a millisecond. This
+            keeps a core busy.
 
     Attributes:
         longest: maximum length of a message from the game, in bytes.
@@ -56,7 +56,7 @@ class GameConnection:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, content: bytes, timeout_s: float) -> None:
-        """Send messages, already framed.
+        """Send messages that are already framed.
 
         Raises:
             PlayerQuitError: the connection was closed.
@@ -104,7 +104,7 @@ class GameConnection:
         return self.content()
 
     def content(self) -> bytearray | None:
-        """Take the next message from the received bytes. Return None if it is not complete.
+        """Remove the next message from the received bytes and return it. Returns None if it is incomplete.
 
         Raises:
             InvalidDataError: the message is too long.
@@ -125,7 +125,7 @@ class GameConnection:
         return content
 
     def close(self) -> None:
-        """Close the connection. May be called more than once."""
+        """Close the connection. Can be called more than once."""
         self.socket.close()
 
 
@@ -138,15 +138,15 @@ def accept(
     *,
     busy_wait: bool,
 ) -> tuple[GameConnection, bytearray] | str:
-    """Wait for the first game that connects and answers the greeting. Turn away all other connections.
+    """Wait for a game that connects and answers the greeting. Other connections are rejected.
 
     Args:
         listeners: the listening sockets.
-        greeting: bytes to send to everyone who connects.
+        greeting: bytes to send on every new connection.
         is_answer: returns whether a message is a game's answer to the greeting.
-        check: called several times a second with the reason why the last connection was turned away, or an empty text;
-            raises an error if waiting is pointless.
-        timeout_s: how long to wait.
+        check: called several times a second with the reason why the last connection was rejected, or an empty string.
+            Raises an error to stop waiting.
+        timeout_s: maximum time to wait, in seconds.
         busy_wait: see ``GameConnection``.
 
     Returns:
@@ -194,13 +194,13 @@ def _greeted(listener: socket.socket, greeting: bytes, *, busy_wait: bool) -> Ga
         connected, address = listener.accept()
         stranger = GameConnection(connected, f"{address[0]}:{address[1]}", busy_wait=busy_wait)
         connected.setblocking(False)
-        connected.send(greeting)  # does not block: it fits into the send buffer of a new connection
+        connected.send(greeting)  # does not block, because the greeting fits into the send buffer
         return stranger
     return None
 
 
 def _answer(stranger: GameConnection, is_answer: Callable[[bytearray], bool]) -> tuple[bytearray | None, str]:
-    """Return a stranger's answer or None while it is incomplete, and the reason if the stranger is not a game."""
+    """Return the answer on a new connection, or None if it is incomplete, and the reason to reject it, if any."""
     try:
         content = stranger.receive(1e-3)
     except PlayerQuitError:

@@ -48,13 +48,13 @@ def make_godot_environment(
     here: bool = False,  # noqa: ARG001
     waits: bool = True,
 ) -> SupervisedEnvironment | SupervisedChildren:
-    """Start the games that a run's settings ask for, or wait for the game in the Godot editor.
+    """Start the games for a run, or wait for the game in the Godot editor.
 
     For ``ports_of_run``, see ``connect_player``, and for ``waits``, ``SupervisedChildren``. ``here`` has no effect,
     because a game is always a separate program.
 
     Raises:
-        SettingsError: a setting that Godot games do not support.
+        SettingsError: a setting is not supported for Godot games.
         EnvironmentFaultError: see ``SupervisedChildren``.
     """
     environment = settings.env_settings
@@ -81,7 +81,7 @@ def connect_game(
     busy_wait: bool = False,
     waits: bool = True,
 ) -> GodotGame:
-    """Start the game of one worker on the worker's port or, if that is taken, on the next free one.
+    """Start the game of one worker on its port or, if that port is in use, on the next free one.
 
     For ``ports_of_run`` and ``busy_wait``, see ``connect_player``; for ``said`` and ``waits``, see ``GodotGame``.
 
@@ -111,24 +111,23 @@ def connect_game(
 class GodotGame(launcher.PlayerOwner):
     """An ``Environment`` with a single worker.
 
-    After a reset, the plugin starts new episodes with the next decision at the earliest, and in most games the answer
-    to that decision still reports the end of the old episodes. So this class makes the decision itself, with actions
-    that do nothing, and the first step that it reports has no rewards and no ends.
+    After a reset, the plugin does not start new episodes before the next decision, and in most games, the answer to
+    that decision reports the end of the old episodes. So this class makes this decision itself, with actions that do
+    nothing, and omits rewards and ends of episodes from the first step that it reports.
 
     Args:
         settings: the game to start and its options; ``base_port`` is the port of worker 0.
-        engine: engine settings; the time scale becomes the game's speed.
+        engine: engine settings; the time scale sets the game's speed.
         worker: the worker's number, which determines the port, the seed and the agent ids.
         log_folder: folder for the log file with the game's output.
         busy_wait: see ``GameConnection``.
-        show_output: pass the game's output through to this process's output.
-        said: sentences that were logged before and are not repeated; new ones are added.
-        waits: wait until the game has announced its agents. Otherwise it only starts, and ``connect`` must be called
-            next.
+        show_output: also write the game's output to this process's output.
+        said: messages that were already logged and should not be repeated; new ones are added.
+        waits: wait until the game has described its agents. Otherwise it is only started, and ``connect`` must be
+            called next.
 
     Raises:
-        EnvironmentFaultError: the game cannot be started, never connects, or announces something that cannot be
-            trained.
+        EnvironmentFaultError: the game cannot be started, does not connect, or has agents that cannot be trained.
     """
 
     num_workers = 1
@@ -152,9 +151,9 @@ class GodotGame(launcher.PlayerOwner):
         self._said = set() if said is None else said
         self._connection: GameConnection | None = None
         self._is_closed = self._reset_is_due = False
-        self._awaited: str | None = None  # the type of the game's next message; None while it waits for an answer
-        self._is_first = False  # whether the next step is the first one reported after a reset
-        self._calls: dict[str, bytes] = {}  # parameter -> the call that sends its new value
+        self._awaited: str | None = None  # type of the game's next message; None while the game waits for an answer
+        self._is_first = False  # True if the next step is the first one reported after a reset
+        self._calls: dict[str, bytes] = {}  # parameter -> message with the call that sets its new value
         self._num_called = 0  # calls that the game has not answered yet
         self._waited_s = 0.0
         port = settings.base_port + worker
@@ -220,7 +219,7 @@ class GodotGame(launcher.PlayerOwner):
         return layout
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``. If the game is still working on a step, the reset follows after its next message."""
+        """See ``Environment``. If the game is still computing a step, the reset is sent after its next message."""
         self._check_usable()
         self.set_parameters(parameters)
         if self._awaited is None:
@@ -229,7 +228,7 @@ class GodotGame(launcher.PlayerOwner):
             self._reset_is_due = True
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``. Parameters are sent as method calls; the method's name has the parameter and its value.
+        """See ``Environment``. Parameters are sent as calls of methods whose names contain the parameter and value.
 
         Raises:
             UnsupportedError: a value is not a constant, or the call would not be a valid method name.
@@ -261,7 +260,7 @@ class GodotGame(launcher.PlayerOwner):
         self._answer(self._layout.write_actions(actions), "step")
 
     def close(self) -> None:
-        """See ``Environment``. The game is asked to exit, and terminated if it does not."""
+        """See ``Environment``. The game is asked to exit, and terminated if it does not do so."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -279,7 +278,7 @@ class GodotGame(launcher.PlayerOwner):
         self._answer(messages.RESET, "reset")
 
     def _answer(self, content: bytes, awaited: str) -> None:
-        """Send the message that lets the game continue, after any pending calls."""
+        """Send the game's next message, which lets it continue. Pending method calls are sent first."""
         self._check_usable()
         if self._awaited is not None:
             raise RuntimeError("The game has not answered yet: receive its message first.")
@@ -296,7 +295,7 @@ class GodotGame(launcher.PlayerOwner):
             raise self._failed(fault) from None
 
     def _receive(self, deadline_s: float) -> bytearray | None:
-        """Return the game's next message, or None if it has not arrived at ``deadline_s``, by ``time.monotonic``."""
+        """Return the game's next message, or None if it has not arrived by ``deadline_s`` (of ``time.monotonic``)."""
         self._check_usable()
         if self._awaited is None:
             raise RuntimeError("The game is waiting for a message: reset it or send actions first.")
@@ -314,7 +313,7 @@ class GodotGame(launcher.PlayerOwner):
                 self._waited_s = 0.0
                 return content
             self._check_alive()
-            # Only time spent in this loop counts as waiting, because the game may have sent its message long before.
+            # Only count time spent in this loop as waiting, because the game may have sent its message long before.
             now_s = time.monotonic()
             self._waited_s += now_s - begin_s
             if self._waited_s >= self._timeout_s:
@@ -323,7 +322,7 @@ class GodotGame(launcher.PlayerOwner):
                 return None
 
     def _event(self, content: bytearray) -> EnvironmentEvent | None:
-        """Return the event in a message, or None if another message from the game has to come first."""
+        """Return the event in a message, or None if it needs another message from the game."""
         message = messages.parse(content)
         if self._num_called:
             messages.check_type(message, "call")
@@ -348,7 +347,7 @@ class GodotGame(launcher.PlayerOwner):
         return EnvironmentEvent(self._worker, steps, specs, is_reset=is_first)
 
     def _say(self, level: int, sentence: str) -> None:
-        """Log a sentence once per run, and only for worker 0."""
+        """Log a message only once per run, and only for worker 0."""
         if sentence not in self._said and not self._worker:
             _LOGGER.log(level, "%s", sentence)
         self._said.add(sentence)

@@ -1,4 +1,4 @@
-"""``trajtrainer export --to godot-onnx``: writes the model that the Godot RL Agents plugin runs."""
+"""``trajtrainer export --to godot-onnx``: writes a model for the Godot RL Agents plugin."""
 
 from trajtrainer.policies.checkpoints.export_formats import ExportFormat
 

@@ -1,8 +1,8 @@
 """Messages of games with the Godot RL Agents plugin, protocol 0.7: JSON on the wire, columns in the trainer.
 
-All agents decide at the same tick and their number never changes, so every step has a row for each of them.
+All agents act in the same tick and their number never changes, so every step has one row per agent.
 
-Shape legend: N agents of a behavior, T of them whose episode ended.
+Shape legend: N agents of a behavior, T agents whose episode ended.
 """
 
 import itertools
@@ -27,15 +27,15 @@ RESET = b'{"type": "reset"}'
 CLOSE = b'{"type": "close"}'
 
 _DEFAULT_POLICY = "shared_policy"  # the plugin's default, also used for old plugins that send no policy names
-_PICTURE = "2d"  # marks the key of an image; godot_rl distinguishes images from vectors this way
+_PICTURE = "2d"  # part of the keys of images; godot_rl also distinguishes images from vectors in this way
 _CHANNELS = (1, 3, 4)  # gray, RGB, RGBA
 _MOST_AGENTS = 10_000
 _MOST_POLICIES, _LONGEST_NAME = 1_000, 200
 _MOST_NUMBERS = 1 << 24
 _MOST_CHOICES = 100_000
 _SHOWN = 100
-# Bounds on the characters in a message: a number has up to 25, a byte of an image has 2. The slack is for infos, whose
-# content is up to the game.
+# Upper bounds on the number of characters in a message: 25 for a number, 2 for a byte of an image, plus some slack for
+# infos, which can contain anything.
 _PER_NUMBER = 32
 _PER_BYTE = 2
 _SLACK = 1 << 20
@@ -59,8 +59,8 @@ class GodotSensor(NamedTuple):
     Attributes:
         key: the key in each agent's observation.
         spec: the observation spec of the sensor's column.
-        picture: (height, width, channels) of an image, whose bytes come row by row with the channels of a pixel
-            together, as ``Image.get_data`` returns them; None for numbers.
+        picture: (height, width, channels) of an image, None for vectors. Images are sent as the bytes that
+            ``Image.get_data`` returns: row by row, with all channels of each pixel.
     """
 
     key: str
@@ -69,7 +69,7 @@ class GodotSensor(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """Upper bound on the characters that one observation takes in a message."""
+        """Upper bound on the number of characters of one observation in a message."""
         return math.prod(self.spec.shape) * (_PER_NUMBER if self.picture is None else _PER_BYTE)
 
     def column(self, observations: Sequence[Any]) -> ObservationArray:
@@ -133,7 +133,7 @@ class GodotBehavior:
         name: the policy name, including the team if it has one (``Player?team=1``).
         sensors: the agents' observation keys.
         actions: the agents' action keys, in the game's order.
-        agents: the agents' indices in the game's lists, i64 [N].
+        agents: indices of the agents in the game's lists, i64 [N].
         worker: the worker's number, which becomes part of the agent ids.
     """
 
@@ -154,17 +154,17 @@ class GodotBehavior:
         self._num_choices = sum(branches)
 
     def pick(self, entries: list[Any]) -> list[Any]:
-        """Select the entries of these agents from a list with an entry for each agent of the game."""
+        """Select the entries of these agents from a list with one entry per agent of the game."""
         is_alone = len(entries) == len(self.agents)
         return entries if is_alone else [entries[agent] for agent in self.agents]
 
     def decisions(self, observations: list[Any]) -> StepBatch:
-        """Return the step with which all agents start an episode."""
+        """Return a step in which all agents start an episode."""
         count = len(self.agents)
         return self.step(observations, [0.0] * count, [False] * count, [])
 
     def step(self, observations: list[Any], rewards: list[Any], dones: list[Any], infos: list[Any]) -> StepBatch:
-        """Return a step of all agents. For those that are done, it ends the episode.
+        """Return a step of all agents, which ends the episodes of agents that are done.
 
         Raises:
             InvalidDataError: the observations or rewards do not match the announced spaces.
@@ -214,7 +214,7 @@ class GodotBehavior:
 
 
 class Layout:
-    """The behaviors that a game announced in its ``env_info``. Reads the game's steps and writes its actions.
+    """The behaviors of a game, from its ``env_info`` message. Parses the game's steps and formats its actions.
 
     Args:
         message: the game's ``env_info`` message.
@@ -222,11 +222,11 @@ class Layout:
 
     Attributes:
         longest: maximum length of a message from the game, in bytes.
-        assumptions: sentences for the log about what had to be assumed so far about the ends of episodes.
+        assumptions: log messages about assumptions made so far about the ends of episodes.
 
     Raises:
         InvalidDataError: the message is not a valid ``env_info``.
-        UnsupportedError: the game has an observation or action of a kind that cannot be trained.
+        UnsupportedError: the game has an unsupported kind of observation or action.
     """
 
     def __init__(self, message: dict[str, Any], worker: int) -> None:
@@ -259,7 +259,7 @@ class Layout:
             BehaviorId.parse(name)  # raises an error if the team is not a number
             sensors, actions = tuple(_sensors(observed[first], name)), tuple(_actions(acted[first], name))
             self.behaviors.append(GodotBehavior(name, sensors, actions, np.array(agents, np.int64), worker))
-        length = _SLACK + 2 * sum(  # twice, because a step may also have the last observation of an episode
+        length = _SLACK + 2 * sum(  # twice, because a step may also contain the last observation of an episode
             len(behavior.agents) * (_PER_NUMBER + sum(sensor.characters for sensor in behavior.sensors))
             for behavior in self.behaviors
         )
@@ -273,7 +273,7 @@ class Layout:
         return any(sensor.picture is not None for behavior in self.behaviors for sensor in behavior.sensors)
 
     def _of_agents(self, message: dict[str, Any], name: str) -> list[dict[str, Any]]:
-        """Return the space of each agent. Older plugins send a single space for all of them."""
+        """Return the space of each agent. Older plugins send a single space for all agents."""
         spaces = message.get(name)
         if isinstance(spaces, dict):
             spaces = [spaces] * self._num_agents
@@ -285,7 +285,7 @@ class Layout:
             )
         return spaces  # type: ignore[return-value]
 
-    @np.errstate(over="ignore")  # numbers beyond float32 become infinite, and the gate rejects them
+    @np.errstate(over="ignore")  # numbers that overflow float32 become infinite, and are rejected later
     def read_first(self, message: dict[str, Any]) -> dict[str, StepBatch]:
         """Read the first step of all agents from any message with observations.
 
@@ -366,10 +366,10 @@ def parse(data: bytes | bytearray) -> dict[str, Any]:
 
 
 def check_type(message: dict[str, Any], expected: str) -> None:
-    """Reject a message that is not the expected answer.
+    """Check that a message is the expected answer.
 
     Raises:
-        InvalidDataError: the message has another type.
+        InvalidDataError: the message has a different type.
     """
     if message.get("type") != expected:
         raise InvalidDataError(
@@ -415,7 +415,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
 
 
 def _picture(sizes: list[int]) -> tuple[int, int, int] | None:
-    """Return height, width and channels, or None for other sizes. Newer plugins send the channels first."""
+    """Return height, width and channels, or None if this is not an image. Newer plugins send the channels first."""
     if len(sizes) == 2:
         return sizes[0], sizes[1], 1
     if len(sizes) == 3 and sizes[0] in _CHANNELS:

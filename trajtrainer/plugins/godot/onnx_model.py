@@ -32,17 +32,17 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
 class ActionPart(NamedTuple):
-    """One action key: a discrete action, or ``size`` continuous numbers."""
+    """One action key: a discrete action, or a continuous action with ``size`` numbers."""
 
     is_discrete: bool
     size: int = 1
 
     @classmethod
     def parse(cls, text: str) -> tuple[ActionPart, ...]:
-        """Parse a text like ``discrete,continuous:2``.
+        """Parse a string such as ``discrete,continuous:2``.
 
         Raises:
-            ExportError: the text has another form.
+            ExportError: the string has a different format.
         """
         parts = []
         for word in text.split(","):
@@ -65,8 +65,8 @@ def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin, *, actio
         spec: the behavior's spec. Its observations are named after the game's keys.
         path: path of the file. An existing file is replaced.
         origin: not used.
-        action_order: order of the game's actions, see ``ActionPart.parse``; required if there are both discrete and
-            continuous ones.
+        action_order: order of the game's actions, see ``ActionPart.parse``. Required if there are both discrete and
+            continuous actions.
 
     Raises:
         ExportError: the order cannot be parsed, the plugin cannot run this kind of policy, or the file cannot be
@@ -147,7 +147,7 @@ def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> Grap
 
 
 def _columns(parts: Sequence[ActionPart], branches: Sequence[int]) -> Iterator[tuple[bool, int, int]]:
-    """Yield whether each part is discrete, and its columns among the logits or the values: the first, and the end."""
+    """For each part, yield whether it is discrete, and the range of its columns in the logits or values."""
     sizes, ends = iter(branches), {True: 0, False: 0}
     for is_discrete, size in parts:
         start = ends[is_discrete]

@@ -1,7 +1,7 @@
-"""Reads recordings that the Godot RL Agents plugin makes in its control mode Record Expert Demos, as trajectories.
+"""Reads recordings of the Godot RL Agents plugin (control mode Record Expert Demos) as trajectories.
 
 The file is a JSON list of episodes. Each episode has a list of observations (the numbers of ``obs``, including those
-after the last action) and a list of actions. The file has no rewards, and does not say which numbers of an action are
+after the last action) and a list of actions. The file does not contain rewards, or which numbers of an action are
 discrete.
 """
 
@@ -32,8 +32,7 @@ def read(path: str | Path, options: ReadOptions) -> list[DemonstrationSource]:
     """Read the trajectories of a recording, and return a list with one source.
 
     Raises:
-        DemonstrationError: the file does not exist or is not such a recording, or ``options.actions`` does not match
-            it.
+        DemonstrationError: the file does not exist or is not a recording, or ``options.actions`` does not match it.
     """
     path, actions = Path(path), options.actions
     try:
@@ -100,7 +99,7 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
             "observation more than actions, and the same sizes in all episodes"
         )
     own = sensor_name(0)
-    with np.errstate(over="ignore", invalid="ignore"):  # complete_steps rejects such numbers and names the step
+    with np.errstate(over="ignore", invalid="ignore"):  # complete_steps reports invalid numbers
         known = {
             own: observed[:-1],
             "continuous": np.clip(done[:, ~is_discrete], -1.0, 1.0),
@@ -112,7 +111,7 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
 
 
 def _row(numbers: Any) -> list[float]:
-    """Return the numbers of a list that may contain nested lists, which ``get_action`` may return."""
+    """Flatten a list of numbers that may contain nested lists, because ``get_action`` may return those."""
     row: list[float] = []
     for number in numbers:
         if isinstance(number, list):

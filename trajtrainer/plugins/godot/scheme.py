@@ -14,14 +14,14 @@ def check(name: str) -> None:
     """Check that the game exists.
 
     Raises:
-        LaunchError: there is no such build or simulation.
+        LaunchError: the build or simulation does not exist.
     """
     if name:
         build.command(name)
 
 
 def film(settings: RunSettings, take: TakeFrame) -> Environment:  # noqa: ARG001
-    """Raise an error: games cannot be filmed.
+    """Raise an error, because Godot games cannot be filmed.
 
     Raises:
         UnsupportedError: always.

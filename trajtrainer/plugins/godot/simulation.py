@@ -1,12 +1,12 @@
-"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation that acts as a Godot game.
+"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation as a Godot game.
 
 It speaks the protocol of the Godot RL Agents plugin (version 0.7), accepts the same command line, and starts and ends
-episodes the way most games do: a reset takes effect with the next action, whose answer reports the end of all episodes,
-and the observation that comes with done already belongs to the next episode. Calling ``reach_0_2`` sets the environment
-parameter ``reach``. The policy is named ``shared_policy``. With several simulations (``Chase+Basic``), each policy has
-its simulation's name; with several teams, each name includes the team (``shared_policy?team=1``).
+episodes as most games do: a reset takes effect in the next step, which reports the end of all episodes, and
+observations sent with done already belong to the next episode. Calling ``reach_0_2`` sets the environment parameter
+``reach``. The policy is named ``shared_policy``. If there are several simulations (``Chase+Basic``), each policy is
+named after its simulation; if there are several teams, names include the team (``shared_policy?team=1``).
 
-Exit codes: 0 if the trainer closed the connection or disappeared, 1 if there is no trainer, 2 for invalid arguments.
+Exit codes: 0 if the connection was closed, 1 if there is no trainer, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GodotAgents:
 
     Args:
         name: the agents' policy name.
-        simulation: the simulation to run. Its images must consist of bytes, and it must not mask actions.
+        simulation: the simulation to run. Its images must be bytes, and it must not mask actions.
         reports_ends: whether infos contain ``truncated`` and ``final_obs``.
 
     Raises:
@@ -160,7 +160,7 @@ class GameProtocol:
         resets_at_once: bool = False,
     ) -> None:
         self._agents = agents
-        self._of_each = [each for each in agents for _ in range(each.count)]  # an entry for each agent
+        self._of_each = [each for each in agents for _ in range(each.count)]  # one entry per agent
         self._parameters = parameters
         self._has_old_info = has_old_info
         self._resets_at_once = resets_at_once
@@ -225,7 +225,7 @@ class GameProtocol:
 
 
 def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]) -> GameProtocol:
-    """Create the game that the command line asks for.
+    """Create the game from the command line arguments.
 
     Raises:
         ValueError: an option is not valid here, or the protocol cannot represent a simulation.
@@ -327,7 +327,7 @@ def main(arguments: list[str]) -> int:
     if connection is None:
         logger.error("no trainer listens on port %d", parsed.port)
         return 1
-    with contextlib.suppress(ConnectionError):  # the trainer is gone
+    with contextlib.suppress(ConnectionError):  # the trainer has disconnected
         play(replies, connection)
     return 0
 

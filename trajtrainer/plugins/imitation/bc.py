@@ -22,7 +22,7 @@ from trajtrainer.plugins.imitation.settings import BCHyperparameters, CloningHyp
 
 
 class Cloning(Algorithm):
-    """Makes gradient steps of behavioral cloning for both kinds of policies (``policy: ppo`` or ``sac``)."""
+    """Computes gradient steps of behavioral cloning for both kinds of policies (``policy: ppo`` or ``sac``)."""
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -35,7 +35,7 @@ class Cloning(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make a policy that only sees the ``student_sensors`` if the settings list any.
+        """Create a policy. If the settings list ``student_sensors``, it only sees these.
 
         Raises:
             SettingsError: the behavior has no sensor with that name.
@@ -73,7 +73,7 @@ class BC(Cloning, Offline):
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
         teacher = self.context.expert
         if teacher is not None:
-            # Every trajectory is a whole episode, so each starts with an empty memory.
+            # Every trajectory is a complete episode, so it starts with an empty memory.
             apart = replace(packed, agent=np.arange(packed.num_trajectories))
             wanted = labels(teacher, apart, {}, self.actor)
             packed = replace(packed, steps=packed.steps.with_columns(wanted))

@@ -33,13 +33,13 @@ _LEAD = 128
 
 
 class DAgger(Cloning):
-    """Imitates an expert in the states that the learner's own policy reaches, while collecting experience.
+    """Imitates an expert in the states that the learner's own policy visits, while collecting experience.
 
-    The paper's rounds are as short as possible here: new labels are used at once, together with all earlier ones (the
-    data set D). Rewards are reported but not learned from.
+    Unlike in the paper, there are no long rounds: new labels are used immediately, together with all earlier ones (the
+    data set D). Rewards are reported, but not used for learning.
 
     Attributes:
-        replay: the data set D: the policy's observations with the expert's actions or distributions instead of its own.
+        replay: the data set D, which contains the policy's observations and the expert's actions or distributions.
     """
 
     counts_group_rewards = True
@@ -77,7 +77,7 @@ class DAgger(Cloning):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return a few gradient steps' worth of rows, but at least a few trajectories."""
+        """Return the rows for a few gradient steps, but at least for a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
         return int(min(max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon), hyper.buffer_size))
@@ -88,7 +88,7 @@ class DAgger(Cloning):
         # The expert labels the steps: D_i = {(s, pi*(s))}.
         wanted = labels(context.expert, packed, self._memories, self.actor)
 
-        # How far the learner's actions are from the labels, as in Offline.validate.
+        # Compare the learner's actions with the labels, as in Offline.validate.
         if head.continuous_size:
             done = head.to_env(torch.from_numpy(packed["continuous"])).numpy()
             statistics["Policy/Expert Error"] = np.array([np.square(done - wanted["continuous"]).mean()])

@@ -1,7 +1,7 @@
-"""An expert labels the states in trajectories, for a student that may see fewer sensors.
+"""Labels the states in trajectories with an expert's actions, for a student that may see fewer sensors.
 
-An expert with a policy network teaches its whole action distribution (Hinton et al. 2015, Rusu et al. 2016), any other
-expert only its actions.
+If the expert has a policy network, labels are its action distributions (Hinton et al. 2015, Rusu et al. 2016),
+otherwise only its actions.
 
 Shape legend: B packed steps, S trajectories, N rows that are labeled together, H memory size, C continuous actions, D
 sum of branch sizes.
@@ -36,22 +36,22 @@ from trajtrainer.learning.nn.distribution import ActionDistribution
 
 # Number of steps that the expert labels at once.
 _ROWS = 4096
-# The smallest standard deviation of a label. The errors of actions that are more certain, such as one that is always
+# The smallest standard deviation of a label. Errors of actions that are more certain, such as actions that are always
 # clipped, would dominate the loss.
 _LEAST_STD = 0.01
-# tanh(2), which represents a teacher's clipped actions for a squashed student. Values closer to 1 are so large before
-# the squashing that they widen the student's distribution (reward in 3DBall with sampled actions: 88 of 100 with 0.999,
-# 99.8 with this).
+# tanh(2): the label for clipped actions of the teacher if the student's actions are squashed. Labels closer to 1 have
+# such large inputs to tanh that they widen the student's distribution (reward in 3DBall with sampled actions: 88 of 100
+# with 0.999, 99.8 with this value).
 _EDGE = 0.964
-# Quadrature nodes for integrals over a Gaussian, in standard deviations. They are equidistant because clipping makes
-# the integrand non-smooth.
+# Quadrature nodes for integrals over a Gaussian, in standard deviations. Equidistant, because clipping makes the
+# integrand non-smooth.
 _NODES = torch.linspace(-4.0, 4.0, 65)
 
 
 def labels(
     expert: Policy, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
 ) -> dict[str, NDArray[Any]]:
-    """Return the expert's actions [B, ...]: ``continuous`` as the environment receives them, and ``discrete``.
+    """Return the expert's actions [B, ...]: ``continuous`` in the environment's range, and ``discrete``.
 
     For an ``ActorPolicy``, the actions are the modes of its distributions, and the result also has the columns of
     ``teacher_entries``.
@@ -96,7 +96,7 @@ def labels(
 
 
 def moments(teacher: ActionDistribution, student: Actor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation [N, C] of a teacher's actions, in the space where the student is Gaussian.
+    """Return the mean and standard deviation [N, C] of a teacher's actions, in the space where the student is Gaussian.
 
     The cross-entropy with the student's Gaussian depends only on these two, whatever the teacher's distribution is.
     They are exact if teacher and student are of the same kind, and computed by quadrature if one is a squashed and the
@@ -122,8 +122,8 @@ def _in_turn(
 ) -> None:
     """Label the first steps of all agents' trajectories together, then the second steps, and so on.
 
-    An expert with a memory needs each agent's steps in order; this way it still labels many at once. If an agent has
-    several trajectories, the next one is labeled after the previous one is done.
+    An expert with a memory needs each agent's steps in order. In this way, it still labels many steps at once. If an
+    agent has several trajectories, they are labeled one after another.
     """
     remaining = list(range(packed.num_trajectories))
     while remaining:
@@ -143,7 +143,7 @@ def _in_turn(
 
 
 def as_seen(packed: PackedSteps, student: Actor) -> PackedSteps:
-    """Return the same steps with only the sensors that the student sees."""
+    """Return the same steps, restricted to the sensors that the student sees."""
     sees = student.sees
     if sees is None:
         return packed

@@ -1,4 +1,4 @@
-"""Experts and teachers, as given in a behavior's settings: trained policies, scripted ones, or Python functions."""
+"""Experts and teachers in a behavior's settings: trained policies, hand-written policies, or Python functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DISTRIBUTION = (
 def expert(
     run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
 ) -> tuple[Policy | None, list[str]]:
-    """Return a behavior's expert or teacher, and a list of what is wrong with it. See ``AlgorithmRow.expert``.
+    """Return a behavior's expert or teacher, and a list of its problems. See ``AlgorithmRow.expert``.
 
     With a data set, this also checks that the teacher and ``student_sensors`` match its agents, even without a
     ``spec``. The agents of an environment are not known before the run starts.
@@ -41,7 +41,7 @@ def expert(
     faults = []
     assert isinstance(hyper, DAggerHyperparameters | BCHyperparameters)
     if spec is None and isinstance(hyper, BCHyperparameters) and (hyper.teacher or hyper.student_sensors):
-        with contextlib.suppress(DemonstrationError):  # Another check reports it.
+        with contextlib.suppress(DemonstrationError):  # reported by another check
             spec = load_demonstrations(settings.dataset, max_steps=1).spec
     if spec is not None:
         try:

@@ -1,6 +1,7 @@
 """Implicit Q-learning (IQL; Kostrikov et al. 2021, arXiv:2110.06169).
 
-It learns the values of recorded actions only, and a policy that imitates the best of them. Symbols follow the paper.
+It learns values of recorded actions only, and a policy that imitates the best of these actions. Symbols follow the
+paper.
 
 Shape legend: b rows of a batch, K branches. ``mask`` is f32 [b], 1 for a real row and 0 for padding,
 or None if every row is real.
@@ -25,18 +26,18 @@ from trajtrainer.plugins.imitation.settings import IQLHyperparameters
 
 
 def value_loss(advantage: Tensor, expectile: float, mask: Tensor | None) -> Tensor:
-    """Return the expectile loss: squares of ``Q - V`` [b], weighted by ``expectile``, or 1 minus that if negative."""
+    """Return the expectile loss [b]: ``(Q - V) ** 2`` times ``expectile``, or times ``1 - expectile`` if Q < V."""
     weight = torch.where(advantage < 0, 1.0 - expectile, expectile)
     return masked_mean(weight * advantage.square(), mask)
 
 
 def q_losses(q: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean squared error of each of n networks [n], given their values [n, b] and the target [b]."""
+    """Return the mean squared error [n] of each of n networks, given their values [n, b] and the target [b]."""
     return torch.stack([masked_mean((one - target).square(), mask) for one in q])
 
 
 def advantage_weight(advantage: Tensor, temperature: float, largest: float) -> Tensor:
-    """Return each step's weight in the policy loss [b]: ``exp(temperature * (Q - V))``, at most ``largest``."""
+    """Return each step's weight in the policy loss [b]: ``exp(temperature * (Q - V))``, limited to ``largest``."""
     return (temperature * advantage).exp().clamp(max=largest)
 
 
@@ -72,7 +73,7 @@ class IQL(Offline):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make an actor, two Q networks with their slow copies, and V."""
+        """Create an actor, two Q networks with their slow copies, and V."""
         hyper, settings, spec = context.settings.hyperparameters, context.settings.network_settings, context.spec
         assert isinstance(hyper, IQLHyperparameters)
         names = list(context.settings.reward_signals)
@@ -133,7 +134,7 @@ class IQL(Offline):
         }
 
     def _of_taken(self, network: ValueNetwork, batch: Minibatch) -> Tensor:
-        """Return Q of the recorded actions [b]. With discrete actions, this is the mean over the branches."""
+        """Return the Q values of the recorded actions [b]. For discrete actions, this is the mean over the branches."""
         head = self.actor.head
         actions = batch["continuous"] if head.continuous_size else None
         q: Tensor = network(batch.obs, None, batch.sequence_length, actions)[0][0]

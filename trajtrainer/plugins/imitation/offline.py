@@ -39,13 +39,13 @@ from trajtrainer.plugins.imitation.settings import CloningHyperparameters, Offli
 from trajtrainer.settings.network import NetworkSettings
 
 _LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
-# Minibatches are gathered in blocks of up to this size, which is cheaper than one by one.
+# Minibatches are gathered in blocks of up to this size, which is faster than one at a time.
 _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
 
-# Recorded actions at the ends of the range would be infinite before the tanh.
+# The inverse of tanh would be infinite for recorded actions at the ends of the range.
 _BELOW_ONE = 0.999
-# Maximum number of gradient steps in an update. Between updates, the run does everything else.
+# Maximum number of gradient steps in an update. The rest of the run has to wait during an update.
 _BLOCK = 16
 # Number of held-out steps that are predicted at once.
 _ROWS = 4096
@@ -59,7 +59,7 @@ class TrajectoryParts(NamedTuple):
 
 
 class DatasetRows:
-    """A selection of a data set's steps, cut into sequences of L steps. Only minibatches are copied.
+    """A selection of a data set's steps, cut into sequences of L steps. Only minibatches are copies.
 
     Attributes:
         num_steps: number of steps, not counting padding.
@@ -75,7 +75,7 @@ class DatasetRows:
         device: torch.device,
         more: Mapping[str, FloatArray] | None = None,
     ) -> None:
-        """Find the sequences.
+        """Cut the trajectories into sequences.
 
         Args:
             packed: the data set, with labels if there is a teacher.
@@ -104,7 +104,7 @@ class DatasetRows:
         return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in self._names)
 
     def observations(self) -> Iterator[list[Tensor]]:
-        """Yield the observations of all steps in blocks of bounded size, per sensor [b, *O]."""
+        """Yield the observations of all steps in blocks of limited size, per sensor [b, *O]."""
         count = max(1, _MAX_BYTES // max(1, self.row_bytes * self._length))
         for start in range(0, self.num_sequences, count):
             rows, real = self._rows(np.arange(start, min(start + count, self.num_sequences)))
@@ -164,10 +164,10 @@ class DatasetRows:
 
 
 class Shuffled:
-    """An endless stream of the numbers below ``size``: each occurs once per epoch, in a new random order.
+    """An endless stream of the numbers below ``size``. Each occurs once per epoch, in random order.
 
-    A number depends only on the seed and its position in the stream, so a run that resumes at gradient step k needs
-    only k.
+    A number depends only on the seed and its position in the stream, so a resumed run only needs to know its gradient
+    step.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -194,8 +194,8 @@ class Shuffled:
 def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[TrajectoryParts, TrajectoryParts]:
     """Split a data set into steps to learn from and held-out steps.
 
-    Whole trajectories are held out: random ones, just enough to reach the fraction of the steps. If the fraction is
-    less than one trajectory, the ends of all trajectories are held out instead.
+    Random whole trajectories are held out, just enough to reach the fraction of the steps. If the fraction is less than
+    one trajectory, the ends of all trajectories are held out instead.
     """
     start, stop = packed.offset[:-1].astype(np.int64), packed.offset[1:].astype(np.int64)
     if 0 < fraction * packed.num_trajectories < 1:
@@ -219,7 +219,7 @@ def tensors(found: Sequence[dict[str, Tensor]]) -> dict[str, NDArray[np.floating
 
 
 def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
-    """Make a policy of the kind ``hyper.policy``, with initial weights from torch's global generator.
+    """Create a policy of the kind ``hyper.policy``, with initial weights from torch's global generator.
 
     Raises:
         UnsupportedError: no encoder can handle a sensor.
@@ -255,7 +255,7 @@ def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
 
 
 def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Minibatch) -> Tensor:
-    """Return the loss of each row [b]: the divergence from the teacher if there is one, otherwise -ln pi(a | s)."""
+    """Return the loss of each row [b]: the divergence from the teacher, if any, otherwise -ln pi(a | s)."""
     if TEACHER_MEAN in batch.rows:
         return divergence(distribution, batch)
     return -log_likelihood(actor, distribution, batch)
@@ -290,10 +290,10 @@ def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
 
 
 class Offline(Algorithm):
-    """Base class of algorithms that learn from a data set. ``add`` is called once, with the whole data set.
+    """Base class of algorithms that learn from a data set. ``add`` is called only once, with the whole data set.
 
-    Each step of the trainer is a gradient step. The seed and the step alone determine the rows of a minibatch, so a
-    resumed run continues as if it had never been interrupted.
+    Each step of the trainer is a gradient step. The rows of a minibatch depend only on the seed and the step, so a
+    resumed run continues exactly as without the interruption.
 
     Attributes:
         needs_next: True if minibatches need next observations, ``rewards`` and ``discount``.
@@ -315,7 +315,7 @@ class Offline(Algorithm):
 
     @abstractmethod
     def gradient_step(self, batch: Minibatch, step: int) -> dict[str, Tensor]:
-        """Make gradient step ``step``, and return statistics as detached 0-d tensors on the device."""
+        """Perform gradient step ``step``, and return statistics as detached 0-d tensors on the device."""
 
     def decayed(self, initial: float, step: int) -> float:
         """Return the learning rate at gradient step ``step``, for a schedule that starts at ``initial``."""
@@ -326,7 +326,7 @@ class Offline(Algorithm):
         """Receive the whole data set. Called once.
 
         Raises:
-            SettingsError: all steps are held out, so there are none left to learn from.
+            SettingsError: all steps are held out, so there are no steps to learn from.
         """
         context, hyper = self.context, self.hyper
         memory = context.settings.network_settings.memory
@@ -356,7 +356,7 @@ class Offline(Algorithm):
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Make up to ``_BLOCK`` gradient steps, but stop at the next summary, checkpoint or evaluation, or the end."""
+        """Perform up to ``_BLOCK`` gradient steps, but stop at the next summary, checkpoint or evaluation."""
         for network in self.networks.values():
             if isinstance(network, ValueNetwork):  # the policy's normalizers may come from another run
                 network.body.copy_normalization(self.actor.body)

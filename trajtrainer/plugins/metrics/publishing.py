@@ -1,7 +1,7 @@
 """Publishes a run's metrics in Prometheus' text format, on a port and in a file (``monitoring`` in the settings).
 
-``prometheus_client`` serves them from its own threads. These read the latest values from ``RunMetrics``, so a slow
-reader does not hold up training.
+``prometheus_client`` serves them from its own threads. The threads read the latest values from ``RunMetrics``, so slow
+clients do not slow down training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_monitoring(settings: RunSettings) -> None:
     """Check that the metrics can be served and written.
 
     Raises:
-        SettingsError: the package is missing, or the port or file cannot be used. Has a line for each problem.
+        SettingsError: the package is missing, or the port or file cannot be used. The message has one line per problem.
     """
     monitoring, faults = settings.monitoring, []
     if monitoring is None:
@@ -73,7 +73,7 @@ def check_monitoring(settings: RunSettings) -> None:
 
 
 def _refusal(monitoring: MonitoringSettings, error: OSError) -> str:
-    """Return the message for metrics that cannot be served, with the reason and what to do about it."""
+    """Return the error message for metrics that cannot be served, with the reason and advice."""
     address, reason = monitoring.metrics_address, error.strerror or error
     if isinstance(error, socket.gaierror):
         return f"monitoring.metrics_address: this machine has no address {address} ({reason})."
@@ -92,7 +92,7 @@ class RunMetrics(StatsWriter):
         Args:
             run_id: value of the label ``run`` of all metrics.
             settings: where to publish the metrics.
-            writes: whether the file may be written.
+            writes: True if the file may be written.
 
         Raises:
             SettingsError: the metrics cannot be served on the port, for example because it is in use.
@@ -132,7 +132,7 @@ class RunMetrics(StatsWriter):
         self._write()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the current metrics for ``prometheus_client``. May be called from any thread."""
+        """Return the current metrics for ``prometheus_client``. Can be called from any thread."""
         from prometheus_client.core import GaugeMetricFamily
 
         run = {"run": self._run_id}

@@ -40,7 +40,7 @@ _ADVICE = "Expected the address that 'ray start --head' has printed (port 6379 u
 
 
 class ClusterLostError(TransportLostError):
-    """Ray is gone and will not come back."""
+    """The connection to Ray is lost and cannot be restored."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Cluster:
 
     Attributes:
         ray: the package ``ray``.
-        address: the address given by the user; None if this process has started Ray.
-        ending: the cleanup that ``close`` performs; empty if the user's program has made the connection.
+        address: the address from the user; None if this process started Ray.
+        ending: cleanup for ``close``; empty if the user's program opened the connection.
     """
 
     ray: ModuleType
@@ -65,18 +65,18 @@ class Cluster:
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     def close(self) -> None:
-        """Disconnect, and shut Ray down if this process has started it. May be called more than once."""
+        """Disconnect, and shut down Ray if this process started it. Can be called more than once."""
         self.ending.close()
 
 
 def check(address: str | None, what: str) -> str | None:
-    """Check the address and the installation as far as possible without starting anything.
+    """Check the address and the installation, as far as possible without starting anything.
 
     Args:
         address, what: see ``connect``.
 
     Returns:
-        The address, which may come from ``RAY_ADDRESS``; None if no address is given.
+        The address, which may come from ``RAY_ADDRESS``; None without an address.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
@@ -89,7 +89,7 @@ def check(address: str | None, what: str) -> str | None:
             f"{what} needs the package ray, which is not installed. Install it with: pip install 'trajtrainer[ray]'."
         )
     if address is not None and not _imported(alone=False).is_initialized():
-        # Ray resolves "auto", and replaces a loopback address by another address of this machine.
+        # Ray resolves "auto", and replaces a loopback address with another address of this machine.
         services = importlib.import_module("ray._private.services")
         try:
             resolved = str(services.canonicalize_bootstrap_address(address))
@@ -101,7 +101,7 @@ def check(address: str | None, what: str) -> str | None:
 
 
 def address_of_program() -> str | None:
-    """Return the address of the cluster that the user's program has connected this process to, or None."""
+    """Return the address of the cluster to which the user's program has connected this process, or None."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -109,13 +109,13 @@ def address_of_program() -> str | None:
 
 
 def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, Any] | None = None) -> Cluster:
-    """Connect to a cluster, or start one that only this machine can reach.
+    """Connect to a cluster, or start a local one that other machines cannot access.
 
     Args:
-        address: ``HOST:PORT``, or ``auto`` for the cluster that this machine is a node of. None for ``RAY_ADDRESS`` or,
-            if that is not set, a new local cluster that ends with this process.
+        address: ``HOST:PORT``, or ``auto`` for the cluster that this machine is a node of. None for the address in
+            ``RAY_ADDRESS`` or, if it is not set, a new local cluster that ends with this process.
         cpus: number of cores that a new local cluster offers.
-        what: the feature that needs Ray, for messages.
+        what: the feature that needs Ray, for error messages.
         runtime_env: the packages and files that Ray sets up on the nodes, in Ray's format.
 
     Raises:
@@ -150,7 +150,7 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
 
 @contextmanager
 def _ray_folder() -> Iterator[str]:
-    """Create the folder for Ray if this process starts it. It is removed with this process, even if that is killed."""
+    """Create a folder for Ray if this process starts it. It is removed when this process ends, even if it is killed."""
     path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
     with guarded_folder(Path(path)):
         yield path
@@ -162,7 +162,7 @@ def _imported(*, alone: bool) -> ModuleType:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        # By default, workers get a lower priority than everything else on this machine.
+        # By default, workers would get a lower priority than all other processes.
         os.environ.setdefault("RAY_worker_niceness", "0")
         # Despite its name, this variable makes Ray listen on loopback. Ray would ignore an explicit loopback address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

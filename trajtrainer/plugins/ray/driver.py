@@ -1,4 +1,6 @@
-"""The process between a learner and Ray. If Ray's raylet or GCS dies, Ray kills every connected process.
+"""The process between a learner and Ray.
+
+It protects the learner: if Ray's raylet or GCS dies, Ray kills every connected process.
 
 ::
 
@@ -39,7 +41,7 @@ from trajtrainer.settings.actors import RaySettings
 _LOGGER = logging.getLogger(__name__)
 
 
-# An actor's number and a count of starts. The count distinguishes messages from different starts of the same actor.
+# An actor's number and the number of starts so far, which distinguishes messages of restarted actors.
 Life = tuple[int, int]
 
 # Messages to the driver, and their content.
@@ -57,14 +59,15 @@ FREE = b"v"  # number of a block that the other side may reuse
 
 _BEAT_S = 2.0
 _PROBE_S = 2.0
-# If the GCS refuses connections, Ray kills the driver earlier than this. If the network drops packets, Ray may never do
-# so.
+# If the GCS refuses connections, Ray kills the driver earlier than this. If the network drops packets, Ray may never
+# kill it.
 _GCS_SILENT_BEATS = 3
 _GCS_GONE_S = 120.0
 _RETRY_S = 2.0
 _WAIT_S = 0.25
 _LONGEST_TEXT = 600
-# Number of pending ``fetch`` calls per actor. While the learner reads one result, the next call already waits there.
+# Number of pending ``fetch`` calls per actor. While the learner reads one result, the next call is already waiting at
+# the actor.
 _FETCHES = 2
 _ORDERS, _REPORTS = "orders", "reports"
 
@@ -78,7 +81,7 @@ class DriverTask:
         count: number of actors.
         log_level: log level of this package.
         reconnect_s: how long to try to connect if an earlier driver was lost.
-        is_again: True if an earlier driver was connected and is lost.
+        is_again: True if an earlier driver was connected, and was lost.
     """
 
     settings: RaySettings
@@ -96,9 +99,9 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nowhere, stream.fileno())
-    # Ray uses this to find the folder of the running script, from which its workers can then import.
+    # Ray uses this to find the folder of the running script, so that its workers can import modules from it.
     sys.modules["__main__"].__file__ = sys.argv[0]
-    with suppress(OSError):  # the learner is gone
+    with suppress(OSError):  # the learner has ended
         try:
             with closing(_connect(task, pipe)) as cluster:
                 try:
@@ -124,7 +127,7 @@ def _connect(task: DriverTask, pipe: LockedPipe) -> Cluster:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_RETRY_S)
-    if not task.is_again:  # After a cluster has come back, its nodes may join later.
+    if not task.is_again:  # When a cluster restarts, nodes may join later.
         try:
             check_capacity(cluster, task.count, settings)
         except SettingsError:
@@ -134,7 +137,7 @@ def _connect(task: DriverTask, pipe: LockedPipe) -> Cluster:
 
 
 class ActorHost:
-    """The Ray actor that runs one of the learner's actors. The modules for that are only imported on its node."""
+    """The Ray actor that runs one of the learner's actors. Modules for running actors are only imported on its node."""
 
     def __init__(self, pickled: bytes, level: int) -> None:
         from trajtrainer.plugins.ray.node import hosted_actor
@@ -169,8 +172,8 @@ class _Relay:
         self._here = str(context.get_node_id())
         self._gcs = str(context.gcs_address)
         self._pipe = pipe
-        # Each group has one thread, so orders and reports both stay in sequence. Ray restarts nothing. The learner does
-        # that, because it knows which messages of an actor have arrived.
+        # Each group has one thread, so orders and reports are both kept in sequence. Ray does not restart actors. The
+        # learner does, because it knows which messages of an actor have arrived.
         host = self._ray.remote(concurrency_groups={_ORDERS: 1, _REPORTS: 1})(ActorHost)
         self._host = host.options(
             num_cpus=settings.num_cpus,
@@ -193,8 +196,8 @@ class _Relay:
         """Pass on the actors' reports to the learner until it sends END.
 
         Raises:
-            OSError: the learner is gone.
-            RayError: Ray is gone.
+            OSError: the learner has ended.
+            RayError: Ray has ended.
         """
         threading.Thread(target=self._watch, name="signs of life", daemon=True).start()
         threading.Thread(target=self._follow_orders, name="orders", daemon=True).start()
@@ -215,7 +218,7 @@ class _Relay:
             raise self._error
 
     def _bring(self, actor: _RemoteActor) -> None:
-        """Pass on the result of a fetch."""
+        """Pass the result of ``fetch`` on to the learner."""
         if actor.life not in self._actors:
             return
         try:
@@ -246,9 +249,9 @@ class _Relay:
         return EnvironmentFaultError(f"Actor {number} is lost: {text}")
 
     def _follow_orders(self) -> None:
-        """Follow the learner's messages.
+        """Carry out the learner's orders.
 
-        This thread never sends anything to the learner, so it cannot block while the learner is sending, too.
+        This thread never sends to the learner, so there is no deadlock if both sides send.
         """
         try:
             while True:
@@ -256,7 +259,7 @@ class _Relay:
                 if kind == messages.END:
                     break
                 self._follow(kind, *content)
-        except (EOFError, OSError):  # the learner is gone, so this process ends
+        except (EOFError, OSError):  # the learner has ended, so this process ends
             pass
         except Exception as error:
             self._error = error
@@ -285,11 +288,11 @@ class _Relay:
     def _drop(self, life: Life) -> None:
         actor = self._actors.pop(life, None)
         if actor is not None:
-            with suppress(Exception):  # the actor or Ray is already gone
+            with suppress(Exception):  # the actor or Ray has already ended
                 self._ray.kill(actor.handle)
 
     def _watch(self) -> None:
-        """Send signs of life, and exit if Ray's GCS or this node is lost and Ray does not kill this process."""
+        """Send heartbeats, and exit if Ray's GCS or this node is lost, because Ray may not kill this process."""
         num_unanswered, silent_since_s = 0, 0.0
         with suppress(OSError):
             while True:
@@ -331,10 +334,10 @@ def _short(text: str) -> str:
 
 
 def check_capacity(cluster: Cluster, count: int, settings: RaySettings) -> None:
-    """Check that the nodes have the resources that the actors need. Warn if these are not enough for all actors.
+    """Check that a node has enough resources for an actor. Warn if there are not enough resources for all actors.
 
     Raises:
-        SettingsError: no node has enough for a single actor.
+        SettingsError: no node has enough resources for an actor.
     """
     needs = {name: amount for name, amount in settings.needs().items() if amount > 0}
     nodes = cluster.nodes()

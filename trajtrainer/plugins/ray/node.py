@@ -1,4 +1,4 @@
-"""An actor on a node of a Ray cluster. It runs in a thread, and Ray calls the methods of its channel."""
+"""Runs an actor on a node of a Ray cluster. It runs in a thread, and Ray calls the methods of its channel."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, run_
 
 FILES = b"t"  # the players' logs: name -> end of the text
 
-# Log records are dropped while more messages than this wait to be fetched. Experience needs no such limit, because the
-# learner's allowance bounds it.
+# If more messages than this are waiting to be fetched, log records are dropped. Experience is limited by the learner's
+# allowance instead.
 _MOST_WAITING = 10_000
 
 
 class RayChannel(RemoteChannel):
     """The actor's end of the connection to the learner.
 
-    Ray calls ``deliver`` and ``fetch`` in its own threads, and kills this process if the learner's driver is gone.
+    Ray calls ``deliver`` and ``fetch`` in its own threads, and kills this process if the learner's driver has ended.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class RayChannel(RemoteChannel):
 def hosted_actor(pickled: bytes, level: int) -> RayChannel:
     """Run an actor in a thread of this Ray actor, and return its channel.
 
-    The task arrives pickled, because another version of this package may not be able to load it. In that case, the
+    The task is still pickled, because a different version of this package may not be able to load it. In that case, the
     channel still reports this node's version with ``Hello``.
     """
     torch.set_num_threads(1)
@@ -111,5 +111,5 @@ def _run(pickled: bytes, channel: RayChannel) -> None:
 
 
 def _node_name() -> str:
-    """Return the name and address of this machine, for messages."""
+    """Return the name and address of this machine, for error messages."""
     return f"{socket.gethostname()} ({importlib.import_module('ray').util.get_node_ip_address()})"

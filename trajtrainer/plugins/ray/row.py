@@ -12,7 +12,7 @@ from trajtrainer.settings.actors import ActorBackend, ActorSettings
 
 
 def check(actors: ActorSettings) -> None:
-    """Check, without starting anything, that the cluster exists, or that Ray can be started.
+    """Check that the cluster exists or that Ray can be started, without starting anything.
 
     Raises:
         SettingsError: Ray is not installed, there is no cluster at the address, or a folder to send to the nodes is
@@ -25,7 +25,7 @@ def check(actors: ActorSettings) -> None:
 
 
 def env_path(path: str, actors: ActorSettings) -> str:
-    """Return the path of the environment on the nodes: absolute, unless its folder is sent to them."""
+    """Return the path of the environment on the nodes. It is absolute, unless its folder is copied to the nodes."""
     is_sent = actors.ray.runtime_env is not None and actors.ray.runtime_env.working_dir is not None
     return path if is_sent else absolute(path)
 

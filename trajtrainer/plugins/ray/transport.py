@@ -1,7 +1,7 @@
 """The learner's end of actors on the machines of a Ray cluster (docs/operate/clusters.md).
 
-Between the learner and Ray is a driver, a process that is connected to Ray (``driver.py`` has a diagram). If Ray dies,
-the driver dies with it. The learner then starts another driver, which connects again or starts a new local cluster.
+A separate process, the driver, connects the learner to Ray (see the diagram in ``driver.py``). If Ray dies, the driver
+dies, too. The learner then starts another driver, which reconnects or starts a new local cluster.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
 
-# How long to wait until players have quit, and until Ray has shut down.
+# Time for players to quit and for Ray to shut down.
 _CLOSE_GRACE_S = 16.0
 _SHUTDOWN_S = 15.0
 _LONGEST_WAIT_S = 1.0
-# How long a driver may send no sign of life. While it connects, it only sends one before each attempt, and an attempt
-# takes longer than the usual interval.
+# Maximum time between two heartbeats of a driver. While it connects, it only sends one before each attempt, and an
+# attempt takes longer than the usual interval.
 _SILENT_S = 60.0
 _CONNECTING_S = 180.0
 
@@ -63,7 +63,7 @@ class _Driver:
     Attributes:
         node: id of the learner's node; empty until the driver is connected.
         gcs: address of Ray's GCS; empty until the driver is connected.
-        silent_s: how long the learner has been waiting for a message from the driver.
+        silent_s: how long the learner has been waiting for a message from the driver, in seconds.
         published: behavior -> the newest weights that the driver has received.
     """
 
@@ -81,7 +81,7 @@ class _Driver:
         self.post = self.process.post
 
     def bury(self) -> str:
-        """Wait briefly for the process to end, free the shared memory, and return a sentence that says what failed."""
+        """Wait briefly for the process to end, free the shared memory, and return a message about the failure."""
         how = self.process.bury()
         self.weights.close()
         self.experience.close()
@@ -108,11 +108,11 @@ def make_transport(
 
 
 class RayTransport(RemoteTransport):
-    """The learner's end of the connection to the actors. A Ray that was started for this run ends with the transport.
+    """The learner's end of the connection to the actors. If Ray was started for this run, it ends with the transport.
 
     Args:
         task: the task of the driver.
-        make_task: makes an actor's task from the actor's number and the id of the learner's node.
+        make_task: creates an actor's task, given the actor's number and the id of the learner's node.
         folder: returns the folder for an actor's logs, or None if nothing may be written.
         timers: the run's timers.
 
@@ -128,7 +128,7 @@ class RayTransport(RemoteTransport):
         timers: Timers,
     ) -> None:
         super().__init__(timers)
-        self._task = task  # has ``is_again`` once a driver has been connected
+        self._task = task  # with ``is_again`` after a driver has been connected
         self._make_task = make_task
         self._folder = folder
         self._starts = itertools.count(1)
@@ -152,7 +152,7 @@ class RayTransport(RemoteTransport):
         return sorted(self._lives)
 
     def start(self, number: int) -> None:
-        """Start an actor. If Ray is lost, this starts another attempt to connect."""
+        """Start an actor. If the connection to Ray is lost, this also tries to reconnect."""
         self._lives[number] = number, next(self._starts)
         if self._driver is None:
             self._driver = _Driver(self._task)
@@ -190,7 +190,7 @@ class RayTransport(RemoteTransport):
         timeout_s = _LONGEST_WAIT_S if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S)
         driver = self._driver
         if driver is None:
-            time.sleep(timeout_s)  # There is nothing to wait for until an actor is restarted.
+            time.sleep(timeout_s)  # there is nothing to wait for until an actor is restarted
             return iter(())
         begin_s = time.monotonic()
         if driver.process.has_unread(timeout_s):
@@ -226,7 +226,7 @@ class RayTransport(RemoteTransport):
                 free = partial(driver.post, ray_driver.FREE, (place.number,))
                 try:
                     experience = driver.experience.buffer(place), free
-                except OSError:  # The driver has died, and its blocks are gone. The next read finds the closed pipe.
+                except OSError:  # The driver has died, and its memory is gone. The next read will find the closed pipe.
                     return
             if life == self._lives.get(life[0]):
                 self._heard.add(life)
@@ -287,12 +287,12 @@ class RayTransport(RemoteTransport):
         why = what if error is None else error
         if not self._task.is_again:
             raise error or ClusterLostError(f"Ray cannot be used. {what}")
-        if not driver.gcs and not isinstance(error, ActorDiedError):  # otherwise another attempt may succeed
+        if not driver.gcs and not isinstance(error, ActorDiedError):  # otherwise, another attempt may succeed
             error = ClusterLostError(
                 f"The connection to Ray was lost and has not come back within {self._task.reconnect_s:.0f} s "
                 f"(--timeout-wait). {why}"
             )
-        elif error is None or isinstance(error, EnvironmentFaultError):  # otherwise it is a bug
+        elif error is None or isinstance(error, EnvironmentFaultError):  # otherwise, it is a bug
             error = ActorDiedError(f"{why} All actors are lost with it.")
         lost = self.present
         self._lives.clear()

@@ -1,7 +1,9 @@
-"""Trials on a Ray cluster. Each trial is one task, which starts the same process on a node that would run locally.
+"""Trials on a Ray cluster.
 
-The search reads the files of its runs, and also writes a file to ask a run to end, so all nodes must see the results
-folder. If a task dies with its worker, its process saves everything and ends.
+Each trial is a Ray task, which starts the same process on a node that would otherwise be started locally.
+
+The search reads the files of its runs, and writes a file to stop a run, so all nodes need access to the results folder.
+If a task is lost because its Ray worker died, the trial's process saves everything and ends.
 """
 
 import contextlib
@@ -26,7 +28,7 @@ def _run(start: Start, configuration: Path) -> str:
 
 
 class _RemoteTrial:
-    """A trial that runs on a node or waits for a free core."""
+    """A trial that is running on a node or waiting for a free core."""
 
     def __init__(self, ray: Any, task: Any) -> None:
         self._ray = ray

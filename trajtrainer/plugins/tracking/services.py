@@ -1,6 +1,7 @@
-"""The services of ``tracking``: how each one starts or continues its record of a run.
+"""The services of ``tracking``: functions that start or continue a service's record of a run.
 
-Their packages are imported when a run starts. They report errors such as a wrong login, address or name themselves.
+The services' packages are imported when a run starts, and report errors such as a wrong login, address or name
+themselves.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 from trajtrainer.settings.tracking import MlflowSettings, TrackioSettings, WandbSettings
 from trajtrainer.settings.yaml.document import leaves
 
-# At the end of a run, the wait for a service is given up when a single call takes longer than this. Creating the tables
-# of a new database may take a minute on a slow disk; a request to a server that does not answer may take forever.
+# At the end of a run, stop waiting for a service if a single call takes longer than this. Creating the tables of a new
+# database may take a minute on a slow disk; a request to a server that does not answer may never return.
 STALLED_S = 300.0
 _LONGEST_PARAMETER = 500
 _NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
@@ -25,7 +26,7 @@ _NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What a service needs to know about a run.
+    """The data of a run for the services.
 
     Attributes:
         name: the run id.
@@ -60,7 +61,7 @@ def wandb_record(own: WandbSettings, run: Tracked, known: str | None) -> Record:
     import wandb
 
     run.folder.mkdir(parents=True, exist_ok=True)
-    wandb.setup(settings=wandb.Settings(silent=True))  # Otherwise it asks for a missing key at the terminal.
+    wandb.setup(settings=wandb.Settings(silent=True))  # otherwise, it asks for a missing key on the terminal
     made = wandb.init(
         project=own.project,
         entity=own.entity,
@@ -77,7 +78,7 @@ def wandb_record(own: WandbSettings, run: Tracked, known: str | None) -> Record:
     behaviors: set[str] = set()
 
     def log(behavior: str, values: Mapping[str, float], step: int) -> None:
-        # Each behavior counts its own steps, but W&B has only one step per run, so each behavior gets an axis.
+        # Each behavior has its own step counter, but W&B has only one per run, so define an axis for each behavior.
         axis = f"{behavior}/Step"
         if behavior not in behaviors:
             behaviors.add(behavior)
@@ -136,7 +137,7 @@ SERVICES: dict[str, Callable[[Any, Tracked, str | None], Record]] = {
     "mlflow": mlflow_record,
     "trackio": trackio_record,
 }
-"""Name -> function that opens a record. The name is also that of the settings, the package and its extra."""
+"""Name -> function that opens a record. The settings, the package and its extra have the same name."""
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:

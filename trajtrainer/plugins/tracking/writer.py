@@ -1,8 +1,8 @@
-"""Services that track a run in addition to TensorBoard (``tracking`` in the settings), each in its own thread.
+"""Writers for services that track a run in addition to TensorBoard (``tracking`` in the settings).
 
-Training never waits for them: summaries are queued, and a service that fails is not used again. Only the end of a run
-waits, as long as a service makes progress. If a service still lacks data then, an error is logged and the exit code
-shows it.
+Each service has its own thread, so training never waits for it: summaries are queued, and a service that fails is no
+longer used. At the end, a run waits as long as a service makes progress. If a service still lacks data, an error is
+logged and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from trajtrainer.settings.yaml.convert import to_mapping
 logger = logging.getLogger(__name__)
 
 IDS_NAME = "tracking.json"
-# Maximum number of queued summaries. If the service is so much slower than training, further ones are dropped.
+# Maximum number of queued summaries. If a service is so slow that the queue is full, further summaries are dropped.
 _MOST_WAITING = 10_000
-# At the end of a run, a message says what the run is waiting for: first after _QUIET_S, then every _AGAIN_S.
+# While a run is waiting at its end, log what it is waiting for: first after _QUIET_S, then every _AGAIN_S.
 _QUIET_S, _AGAIN_S = 2.0, 30.0
 _IDS = threading.Lock()  # several services write to the same file
 
@@ -42,12 +42,12 @@ def check_tracking(settings: RunSettings) -> None:
     """Check that the packages of the services are installed.
 
     Raises:
-        SettingsError: a package is missing. Has a line for each of them.
+        SettingsError: a package is missing. The message has one line per package.
     """
     faults = []
     for name in _configured(settings):
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # A plain folder has no origin; W&B creates a folder ``wandb``.
+        if spec is None or spec.origin is None:  # a plain folder has no origin: W&B creates a folder ``wandb``
             faults.append(
                 f"tracking.{name} needs the package {name}, which is not installed. Install it with: pip install "
                 f"'trajtrainer[{name}]'."
@@ -57,7 +57,7 @@ def check_tracking(settings: RunSettings) -> None:
 
 
 def tracking_writers(settings: RunSettings) -> list[StatsWriter]:
-    """Create a writer for each service in the settings. A run that does not train has none."""
+    """Create a writer for each service in the settings. A run that does not train has no writers."""
     checkpoints, folder = settings.checkpoint_settings, RunFolder(settings.checkpoint_settings)
     run = Tracked(checkpoints.run_id, to_mapping(settings), folder.logs, Path(checkpoints.results_dir))
     return [
@@ -83,7 +83,7 @@ class TrackingWriter(StatsWriter):
         resume: continue the record with the id in that file.
 
     Attributes:
-        missing: describes why the service lacks some of the run's data; None while it has everything or may still get
+        missing: the reason why the service lacks some of the run's data; None if it has all data or may still receive
             it.
     """
 
@@ -100,7 +100,7 @@ class TrackingWriter(StatsWriter):
         self._moved_s = 0.0  # when the last call to the service started
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
-        # The service starts in parallel with training. It receives the whole run's settings, not those of one behavior.
+        # Start the service in parallel with training. It receives the settings of the whole run, not of one behavior.
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"tracking by {self._name}", daemon=True)
             self._thread.start()
@@ -116,7 +116,7 @@ class TrackingWriter(StatsWriter):
         self._waiting.put((category, numbers, step))
 
     def close(self) -> None:
-        """Send the remaining summaries, and wait as long as the service makes progress."""
+        """Send the remaining summaries. Waits as long as the service makes progress."""
         if self._thread is None:
             return
         self._waiting.put(None)

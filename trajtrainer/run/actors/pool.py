@@ -284,7 +284,7 @@ class ActorPool:
                 self.image_order.value,
             )
             self._drop(number)
-            self._supervisor.restart(number)  # ActorTask includes the order.
+            self._supervisor.restart(number)  # Its next ``ActorTask`` specifies the order.
             return
         link = self.links.get(name) or self.add(self.make_learner(found))
         context = link.learner.trainer.context
