@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
     from trajtrainer.policies.folder.lookup import look_up, tried
-    from trajtrainer.tools.hub.client import Hub  # imported late, because these slow down --help
+    from trajtrainer.tools.hub.client import Hub  # imported here to keep --help fast
     from trajtrainer.tools.hub.push import push
 
     evaluation = None if arguments.evaluation is None else _read(arguments.evaluation)
