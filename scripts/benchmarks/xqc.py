@@ -1,4 +1,4 @@
-"""``scripts/bench xqc``: measures returns and CPU time of XQC on HalfCheetah, for several network sizes and update rates.
+"""``scripts/bench xqc``: compares network sizes and update rates of XQC on HalfCheetah by return and CPU time.
 
 Each run takes 30,000 steps of ``config/xqc/HalfCheetah.yaml`` with other sizes, in its own process with one thread. At
 the end, it writes one file to ``--results``. Runs whose file exists are skipped, so the program may be stopped at any

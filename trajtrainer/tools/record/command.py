@@ -21,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expert",
         metavar="WHAT",
-        help="the policy whose decisions are recorded in the states that --policy reaches (DAgger) (default: "
-        "--policy)",
+        help="the policy whose decisions are recorded in the states that --policy reaches (DAgger; default: --policy)",
     )
     add_count(parser, "--episodes", "episodes", "number of complete episodes per team", default=_EPISODES)
     add_count(parser, "--length", "steps", "write only this many steps of each episode, as if it had been interrupted")
