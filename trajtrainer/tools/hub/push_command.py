@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_dir(parser, "the folder that contains the runs")
     parser.add_argument("--private", action="store_true", help="if the model is new, make it private")
     parser.add_argument(
-        "--message", metavar="TEXT", default="Push to Hub", help="the message of the commit (default: Push to Hub)"
+        "--message", metavar="TEXT", default="Push to Hub", help="the commit message (default: Push to Hub)"
     )
     parser.add_argument(
         "--evaluation", metavar="FILE", type=Path, help="output of 'trajtrainer evaluate --json', for the model card"

@@ -35,7 +35,7 @@ class Recording:
     Attributes:
         name: name of the behavior.
         spec: spec of the behavior's observations and actions.
-        trajectories: the episodes, ordered by copy and by when they started, independently of how fast they were.
+        trajectories: the episodes, ordered by copy and start, regardless of which finished first.
         failure: the environment's failure, if the recording ended early because of it.
     """
 

@@ -164,7 +164,7 @@ def _best(fits: Sequence[Fit]) -> Fit:
 
 
 def explain(network: Network, recording: RecordedDecisions, others: Sequence[Change], expected: Mode | None) -> Verdict:
-    """Decide whether actions are those of a model and, if not, find what explains them.
+    """Decide whether recorded actions match a model and, if they do not, find the best explanation.
 
     Args:
         network: the model.
