@@ -173,8 +173,8 @@ class Study:
             if known is not None:
                 study.sampler = sampler = self._sampler(known.number)
                 trial = self._optuna.trial.Trial(study, known._trial_id)
-                # The search may have ended before all values of this trial were drawn. Draw the earlier values again, so
-                # that the others are the same as in an uninterrupted search.
+                # The search may have ended before all values of this trial were drawn. Draw the earlier values again,
+                # so that the others are the same as in an uninterrupted search.
                 for name in known.params:
                     sampler.sample_independent(study, known, name, self._distributions[name])
                 for name, distribution in self._distributions.items():
