@@ -1,5 +1,8 @@
-"""``python -m scripts.llms FOLDER`` adds to a built site what language models read: each page as Markdown next to its
-HTML, ``llms.txt`` (https://llmstxt.org), a list of the pages, and ``llms-full.txt``, all pages in one file."""
+"""``python -m scripts.llms FOLDER`` adds files for language models to a built site.
+
+It writes each page as Markdown next to its HTML, a list of the pages to ``llms.txt`` (https://llmstxt.org), and all
+pages to ``llms-full.txt``.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ _HEAD = """# trajtrainer
 
 > Trains agents in Unity ML-Agents, Gymnasium, PettingZoo and Godot environments. It replaces mlagents-learn.
 
-Every page is here as Markdown. `llms-full.txt` has all of them in one file.
+Every page is also available as Markdown. `llms-full.txt` contains all pages.
 """
 
 
 def pages(navigation: list[Any], group: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the group, at the top of the navigation, and the name of each page."""
+    """Yield the top-level navigation group and the file name of each page."""
     for entry in navigation:
         if isinstance(entry, str):
             yield group, entry
@@ -31,7 +34,7 @@ def pages(navigation: list[Any], group: str = "") -> Iterator[tuple[str, str]]:
 
 
 def markdown(name: str) -> str:
-    """A page without comments and without the anchors that only the site understands."""
+    """Return a page's Markdown without comments and heading anchors."""
     text = (DOCS / name).read_text(encoding="utf-8")
     text = re.sub(r"^<!--.*?-->\n+", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"\{ #[\w-]+ \}", "", text)
@@ -42,7 +45,7 @@ def title(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """The first sentence of a page, without links."""
+    """Return the first sentence of a page, without links."""
     paragraphs = re.split(r"\n\s*\n", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
     prose = next((each for each in paragraphs if re.match(r"[A-Za-z`*\[\"]", each)), "")
     plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", " ".join(prose.split()))
@@ -50,7 +53,7 @@ def summary(text: str) -> str:
 
 
 def write(site: Path) -> None:
-    """Write the files into the folder of a built site."""
+    """Write the files to the folder of a built site."""
     navigation = tomllib.loads((ROOT / ".zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
     listed, whole, last = [_HEAD], [_HEAD], ""
     for group, name in pages(navigation):

@@ -1,4 +1,4 @@
-"""``scripts/messages``: every message that a user can meet, to be read in one sitting."""
+"""``scripts/messages``: prints all messages that users may see, for proofreading."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LOGGING = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 _PRINTING = {"print", "say", "write"}
 _HELP = {"add_argument", "add_count", "add_results_dir", "add_parser", "add_argument_group", "ArgumentParser"}
 _HELP |= {"Flag", "Command"}
-# What the page says stands between quotes, backquotes or tags.
+# Text in the page's sources is inside quotes, backquotes or tags.
 _PAGE_TEXT = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'|`([^`]+)`|>([^<>{}\n]+)<")
 
 
 class Message(NamedTuple):
-    """A text, with the code that fills it in between braces.
+    """A message. Interpolated code is in braces.
 
     Attributes:
-        kind: ``error``, ``log``, ``output``, ``help``, ``page``, or ``text`` if only its caller knows.
+        kind: ``error``, ``log``, ``output``, ``help``, ``page``, or ``text`` if the kind is unknown.
     """
 
     file: Path
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
 
 def messages(package: Path = PACKAGE) -> Iterator[Message]:
-    """Yields the messages of a package, file by file and from the top down."""
+    """Yield the messages of a package, file by file, in the order in which they appear."""
     for file in sorted(package.rglob("*")):
         if not {"uplot", "preact"}.isdisjoint(file.parts) or file.name.endswith("_pb2.py"):
             continue
@@ -100,13 +100,13 @@ def _of_page(file: Path) -> Iterator[Message]:
 
 
 def _is_prose(text: str) -> bool:
-    """At least three words of letters in a row, which no name, path, pattern or piece of code has."""
+    """Return whether a text has three words in a row, unlike names, paths, patterns and code."""
     words = re.sub(r"\{[^{}]*\}", "X", text)
     return re.search(r"\b[A-Za-z][a-z']* [a-zX][a-z']*,? [a-zX][a-z']*", words) is not None
 
 
 def main() -> None:
-    """Print the messages of the files whose path contains one of the arguments, or of all."""
+    """Print the messages of files whose path contains one of the arguments, or of all files."""
     last = None
     for file, line, kind, text in messages():
         name = file.relative_to(PACKAGE).as_posix()

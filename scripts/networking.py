@@ -1,10 +1,10 @@
-"""``scripts/stress network``: a cluster of Ray, each of whose nodes has a network of its own, which fails.
+"""``scripts/stress network``: trains on a Ray cluster while the network connections of its nodes fail.
 
-Each node is a network namespace with one ``tun`` device. Packets between them go through this process, which loses or
-delays them; unlike ``tc netem`` that needs nothing of the kernel but the device. A node with an actor, the head and the
-learner's lose packets, are slow, are cut off for seconds and for a minute, and are cut off in one direction only. It
-fails unless every step that was learned from was counted once, the run went on each time, and the log has one line for
-what was lost, and none otherwise.
+Each node is a network namespace with one ``tun`` device. Packets between the nodes go through this process, which drops
+or delays them. Unlike ``tc netem``, this needs no kernel module except for the device. The nodes of an actor, the head
+and the learner lose packets, are slow, and are disconnected for seconds or a minute, also in only one direction. The
+test fails unless each step that was trained on is counted once, training continues after every fault, and the log has
+no more warnings than expected.
 
 Needs Linux, root, iproute2 and the extra ``ray``.
 """
@@ -57,16 +57,16 @@ _START_S = 15
 
 
 class Fault(NamedTuple):
-    """What happens to a node's packets.
+    """A fault of a node's network.
 
     Attributes:
-        node: whose network fails.
-        name: for the table.
-        seconds: how long.
-        loss: the share of them that is lost.
-        delay_s: that all others take.
-        sent, received: the directions that this is about.
-        lines: of the log, at most.
+        node: name of the node.
+        name: description for the table.
+        seconds: duration of the fault.
+        loss: fraction of packets that are lost.
+        delay_s: delay of all other packets.
+        sent, received: whether packets that the node sends or receives are affected.
+        lines: maximum number of warnings in the log.
     """
 
     node: str
@@ -87,28 +87,28 @@ _FAULTS = (
     Fault("one", "what it sends is lost", 60, loss=1.0, received=False, lines=1),
     Fault("one", "what is sent to it is lost", 60, loss=1.0, sent=False, lines=1),
     Fault("head", "cut off", 12, loss=1.0, lines=1),
-    Fault("learner", "cut off", 60, loss=1.0, lines=3),  # the head, and both actors
+    Fault("learner", "cut off", 60, loss=1.0, lines=3),  # one warning about the head, and one about each actor
 )
 
 
 def why_not() -> str | None:
-    """Return what is missing here for this."""
+    """Return why the test cannot run on this machine; None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need Linux and root"
     if not (shutil.which("ip") and shutil.which("unshare")):
-        return "the programs ip (iproute2) and unshare (util-linux) are not here"
+        return "the programs ip (iproute2) and unshare (util-linux) are not installed"
     if not os.path.exists("/dev/net/tun"):
         return "there is no /dev/net/tun"
     if subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode:
-        return "this machine does not let processes have a network of their own"
+        return "this machine does not allow processes to create network namespaces"
     return None if find_spec("ray") else "the extra ray is not installed"
 
 
 def main() -> int:
-    """Make the networks and nodes, and train on the first of them."""
+    """Create the networks and nodes, and train on the learner's node."""
     reason = why_not()
     if reason is not None:
-        print(f"Not here: {reason}.")
+        print(f"Cannot run here: {reason}.")
         return 1
     with tempfile.TemporaryDirectory() as folder, _networks() as (spaces, switch), contextlib.ExitStack() as stack:
         runs: dict[str, subprocess.Popen[str]] = {}
@@ -116,7 +116,7 @@ def main() -> int:
             role = f"--head --port={_PORT} --include-dashboard=false" if name == "head" else f"--address={_GCS}"
             cpus = int(name in ("one", "two"))
             start = f"ray start {role} --node-ip-address={_ADDRESSES[name]} --num-cpus={cpus} --block"
-            # Ray ends a node that was cut off for too long. Whatever runs a cluster starts it again.
+            # Ray ends a node that was disconnected for too long. Restart it, as a cluster manager would.
             shell = f"while :; do {start} --object-store-memory={_STORE} >/dev/null 2>&1; sleep 1; done"
             if name == "learner":
                 shell = f"({shell}) & {sys.executable} -m scripts.networking"
@@ -130,13 +130,13 @@ def main() -> int:
                 print(line, end="", flush=True)
         code = run.wait()
         if code < 0 or code > 128:
-            print(f"FAILED: no steps for {_HANG_S} s, or the learner was lost (exit code {code})")
+            print(f"FAILED: no steps for {_HANG_S} s, or the learner died (exit code {code})")
         return code
 
 
 @contextlib.contextmanager
 def _networks() -> Iterator[tuple[dict[str, str], Switch]]:
-    """Make the namespaces, with devices whose packets the switch passes on."""
+    """Create the namespaces, and a switch that forwards packets between their devices."""
     spaces = {name: f"trajtrainer-{os.getpid()}-{name}" for name in _NODES}
     devices = {}
     try:
@@ -157,7 +157,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _device(space: str) -> int:
-    """Make ``net0`` in a namespace; return the file of its packets."""
+    """Create ``net0`` in a namespace, and return the file descriptor to read and write its packets."""
     libc = ctypes.CDLL(None, use_errno=True)
     own, there = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{space}", os.O_RDONLY)
     try:
@@ -176,7 +176,7 @@ def _device(space: str) -> int:
 
 @contextlib.contextmanager
 def _on_node(space: str, tmp: Path, command: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command on a node, with processes and a ``/tmp`` of its own. All of them end with this."""
+    """Run a command on a node, with its own ``/tmp`` and process namespace. All its processes end on exit."""
     tmp.mkdir()
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     shell = ["sh", "-c", f'mount --bind "$0" /tmp || exit; {command}', str(tmp)]
@@ -192,10 +192,10 @@ def _on_node(space: str, tmp: Path, command: str) -> Iterator[subprocess.Popen[s
 
 
 class Switch:
-    """Passes packets on between nodes, in a thread, by their addresses.
+    """Forwards packets between nodes by their addresses, in a thread.
 
     Args:
-        devices: name of a node -> file of its packets.
+        devices: name of a node -> file descriptor of its packets.
     """
 
     def __init__(self, devices: dict[str, int]) -> None:
@@ -207,7 +207,7 @@ class Switch:
         threading.Thread(target=self._run, name="switch", daemon=True).start()
 
     def begin(self, number: int) -> None:
-        """Begin with a fault, by its number. It ends by itself: the run may wait for that."""
+        """Start a fault, given by its number. It ends automatically, because the run may be waiting for its end."""
         self._fault = _FAULTS[number]
         self._end_s = time.monotonic() + self._fault.seconds
 
@@ -231,7 +231,7 @@ class Switch:
                 _write(*heapq.heappop(waiting)[2:])
 
     def _delay_s(self, source: bytes, target: bytes) -> float | None:
-        """Return how long a packet takes; None if it is lost."""
+        """Return the delay of a packet; None if it is lost."""
         fault = self._fault
         if fault is None or time.monotonic() > self._end_s:
             return 0.0
@@ -242,17 +242,17 @@ class Switch:
 
 
 def _write(device: int, packet: bytes) -> None:
-    with contextlib.suppress(OSError):  # its queue is full, or the device is down
+    with contextlib.suppress(OSError):  # the queue is full, or the device is down
         os.write(device, packet)
 
 
 class Counted:
-    """Recorder of all that trainers count, where they evaluate the reward of new steps.
+    """Records all steps that trainers receive, by patching the reward signal that evaluates new steps.
 
     Attributes:
-        steps: that were counted.
-        twice: of these, those that had been counted before.
-        last_s: actor -> when it last brought some.
+        steps: number of steps.
+        twice: number of steps that had been received before.
+        last_s: actor -> when its steps were last received.
     """
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ class Counted:
         collect = ExtrinsicReward.collect
 
         def recording(signal: ExtrinsicReward, packed: PackedSteps) -> Any:
-            # What is seen is a random start and a deviation from it, so that with what was done it is never the same.
+            # Observations depend on a random start, so observation, action and log-probability identify a step.
             rows = np.column_stack([packed.obs[0], packed["continuous"], packed["log_prob"]])
             self.steps += len(rows)
             for row in rows:
@@ -277,7 +277,7 @@ class Counted:
 
 
 class _Lines(logging.Handler):
-    """The warnings of the log."""
+    """Collects the warnings in the log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -308,11 +308,11 @@ def _settings() -> dict[str, Any]:
 
 def train() -> int:
     """Train on the learner's node while the networks fail."""
-    time.sleep(_START_S)  # for the cluster
+    time.sleep(_START_S)  # let the cluster start
     counted, lines = Counted(), _Lines()
     failures: list[str] = []
     options_of_run: dict[str, Any] = {"run_id": "network", "results_dir": "/tmp/results", "verbose": False}
-    print("| node | fault | steps meanwhile | longest pause | until all came again | log |")
+    print("| node | fault | steps during the fault | longest pause | recovery | log |")
     print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
     with trajtrainer.Training(_settings(), **options_of_run) as training:
         epochs = iter(training.epochs(steps=100))
@@ -335,16 +335,16 @@ def train() -> int:
     (behavior,) = training.result.behaviors.values()
     if counted.steps != behavior.steps or counted.twice:
         failures.append("the counts differ")
-    print(f"{behavior.steps} steps counted, {counted.steps} taken in, {counted.twice} twice")
+    print(f"{behavior.steps} steps counted, {counted.steps} received, {counted.twice} received twice")
     commands = [" ".join(process_tree.command_of(pid)[:4]) for pid in process_tree.descendants(os.getpid())]
     left = [command for command in commands if "resource_tracker" not in command]  # ends with this process
-    print("left behind:", left)
+    print("remaining processes:", left)
     print("FAILED: " + "; ".join(failures) if failures else "exact")
     return int(bool(failures or left))
 
 
 def _run_on(epochs: Iterator[Any], seconds: float) -> float:
-    """Train for so long; return the longest time without steps."""
+    """Train for this long, and return the longest time without steps."""
     longest_s = 0.0
     begin_s = last_s = time.monotonic()
     while last_s - begin_s < seconds:
@@ -355,19 +355,19 @@ def _run_on(epochs: Iterator[Any], seconds: float) -> float:
 
 
 def _next(epochs: Iterator[Any]) -> None:
-    signal.alarm(_HANG_S)  # ends this process
+    signal.alarm(_HANG_S)  # kills this process
     next(epochs)
     signal.alarm(0)
 
 
 def _all_come(epochs: Iterator[Any], counted: Counted, failures: list[str], what: str) -> bool:
-    """Train until steps have come from both actors; return whether they have."""
+    """Train until both actors have sent steps; return whether they did so in time."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < _RECOVERY_S:
         _next(epochs)
         if sum(last_s > begin_s for last_s in counted.last_s.values()) == 2:
             return True
-    failures.append(f"{what}: not all actors came again")
+    failures.append(f"{what}: not all actors recovered")
     return False
 
 

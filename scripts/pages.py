@@ -1,5 +1,7 @@
-"""``python scripts/pages.py`` writes the pages of docs/reference that are made from the code, the list of them in
-.zensical.toml, and the code in docs/explanation/ppo.md."""
+"""``python scripts/pages.py`` generates documentation from the code.
+
+It writes pages in docs/reference, their entries in .zensical.toml, and the code blocks of docs/explanation/ppo.md.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PPO = "explanation/ppo.md"
 
 
 def pages() -> dict[str, str]:
-    """Name below docs -> the page as it should be."""
+    """Return path in docs -> content, for all generated pages."""
     made = {
         **{f"reference/{name}": page for name, page in command_pages().items()},
         **{f"reference/settings/{name}": page for name, page in settings_pages().items()},
@@ -28,7 +30,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation(site: str, made: dict[str, str]) -> str:
-    """The site's configuration with the pages of each generated folder after its comment, in their order."""
+    """Return the site's configuration, with the pages of each generated folder listed after the folder's comment."""
     for folder in ("cli", "settings", "api"):
         listed = [name for name in made if re.match(rf"reference/{folder}/(?!index)", name)]
         titles = {name: re.findall(r"^# (?:trajtrainer )?(.+)$", made[name], re.MULTILINE)[0] for name in listed}

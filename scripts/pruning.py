@@ -1,4 +1,4 @@
-"""Takes out of pages of documentation what they say about something that is gone, so that what remains is whole."""
+"""Removes everything about a deleted feature from the documentation, without leaving gaps or broken links."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SHELL = re.compile(
 
 
 def prune(pages: Sequence[Path], gone: re.Pattern[str]) -> None:
-    """Take out what mentions something that is gone, and then, until there is no more, what links to what is gone."""
+    """Remove all mentions of deleted features, then repeatedly remove text with broken links until there is none."""
     _rewrite(pages, lambda _, text: bool(gone.search(text)))
     while _rewrite(pages, lambda page, text: any(not _leads_somewhere(page, *found) for found in _LINK.findall(text))):
         pass
 
 
 def _rewrite(pages: Iterable[Path], is_gone: Callable[[Path, str], bool]) -> bool:
-    """Write what is left of the pages. Returns whether something was taken out."""
+    """Remove text from pages, and return whether any page changed."""
     changed = False
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -36,10 +36,10 @@ def _rewrite(pages: Iterable[Path], is_gone: Callable[[Path, str], bool]) -> boo
 
 
 def without(text: str, is_gone: Callable[[str], bool]) -> str:
-    """A page without the paragraphs, items, rows, commands, blocks of code and sections that are gone."""
+    """Return a page without the paragraphs, list items, rows, commands, code blocks and sections to remove."""
     kept: list[str] = []
-    lost = 0  # the level of the heading whose section is left out
-    has_gap = False  # where something was taken out, two empty lines may meet
+    lost = 0  # the heading level of the section that is being removed; 0 for none
+    has_gap = False  # whether text was just removed, so that two empty lines may follow each other
     for part in _parts(text.splitlines(keepends=True)):
         whole = "".join(part)
         heading = _HEADING.match(whole)
@@ -50,7 +50,7 @@ def without(text: str, is_gone: Callable[[str], bool]) -> str:
         if lost or not part or is_gone("".join(part)):
             has_gap = True
             if kept and kept[-1].startswith("<!-- "):
-                kept.pop()  # how the block that is gone is tested
+                kept.pop()  # the comment that says how the removed block is tested
         elif whole.strip() or not has_gap or (kept and kept[-1].strip()):
             kept += part
             has_gap = has_gap and not whole.strip()
@@ -58,14 +58,14 @@ def without(text: str, is_gone: Callable[[str], bool]) -> str:
 
 
 def _commands(block: list[str], is_gone: Callable[[str], bool]) -> list[str]:
-    """A block of commands without those that are gone; nothing if none is left."""
+    """Return a code block without the removed commands, or [] if no command remains."""
     commands = re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n", "".join(block[1:-1]))
     kept = [command for command in commands if not is_gone(command)]
     return [block[0], *kept, block[-1]] if any(each.strip() for each in kept) else []
 
 
 def _parts(lines: list[str]) -> Iterator[list[str]]:
-    """What is kept or taken out as a whole: empty lines, comments, headings, rows, items, blocks, paragraphs."""
+    """Split a page into the parts that are kept or removed as a whole, such as headings, rows and paragraphs."""
     at = 0
     while at < len(lines):
         end, first = at + 1, lines[at]
@@ -90,7 +90,7 @@ def _leads_somewhere(page: Path, target: str, anchor: str) -> bool:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, and those that it sets itself."""
+    """Return the anchors of a page's headings, both automatic and explicit."""
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     own = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,7 +1,7 @@
-"""``scripts/soak [MINUTES]``: one training with several workers, in which somebody dies every few seconds.
+"""``scripts/soak [MINUTES]``: a training run with several workers, where a process is killed every few seconds.
 
-Prints how many processes, ports, files, threads and megabytes it has, and fails if any of them pile up, if training
-slows down, or if anything is left at the end. For Linux.
+Prints the run's numbers of processes, ports, files, threads and megabytes. Fails if any of them grow, if training slows
+down, or if processes or ports remain at the end. Linux only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """What a run has at one moment."""
+    """The resources of a run at one point in time."""
 
     minute: float
     step: int
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("minutes", nargs="?", type=float, default=30.0)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--every", type=float, default=4.0, metavar="S", help="mean time between two faults")
-    parser.add_argument("--step-ms", type=float, default=5.0, help="of the players")
+    parser.add_argument("--step-ms", type=float, default=5.0, help="duration of a player's step (default: 5)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         return _soak(Path(folder), arguments)
@@ -113,21 +113,21 @@ def _start(folder: Path, log: Path, arguments: argparse.Namespace) -> subprocess
 
 
 def _misdeed(pid: int, draw: random.Random) -> str:
-    """Kills or stops one process of the run; returns what was done."""
+    """Kill or stop one process of the run, and return a description."""
     kind, number = draw.choice(
         [
             *(("player", each) for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT)),
-            ("player", signal.SIGSTOP),  # hangs until its worker gives it up
+            ("player", signal.SIGSTOP),  # hangs until its worker times out
             *(("worker", each) for each in (signal.SIGKILL, signal.SIGTERM)),
         ]
     )
     victims = process_tree.players(pid) if kind == "player" else process_tree.workers(pid)
     if not victims:
-        return "nobody there"
+        return "no process"
     try:
         os.kill(draw.choice(victims), number)
     except ProcessLookupError:
-        return "nobody there"
+        return "no process"
     return f"{kind} {number.name}"
 
 
@@ -173,19 +173,19 @@ def _finish(
     faults = _leaks(samples, arguments.workers)
     if code != 0:
         faults.append(f"the run ended with exit code {code}\n{text[-2000:]}")
-    faults += [f"{word!r} in its log" for word in ("Traceback", "leaked", "Exception ignored") if word in text]
+    faults += [f"{word!r} in the log" for word in ("Traceback", "leaked", "Exception ignored") if word in text]
     gone_by_s = time.monotonic() + _GONE_WITHIN_S
     while any(map(process_tree.is_alive, everything)) and time.monotonic() < gone_by_s:
         time.sleep(0.1)
     left = [pid for pid in everything if process_tree.is_alive(pid)]
-    faults += [f"left behind: {process_tree.command_of(pid)}" for pid in left]
+    faults += [f"still running: {process_tree.command_of(pid)}" for pid in left]
     faults += [f"port {p} is in use" for p in range(BASE_PORT, BASE_PORT + arguments.workers) if _is_listened_at(p)]
-    print("\n".join(f"FAILED: {fault}" for fault in faults) or "Nothing leaked, nothing was left behind.")
+    print("\n".join(f"FAILED: {fault}" for fault in faults) or "No leaks, and no remaining processes or ports.")
     return 1 if faults else 0
 
 
 def _leaks(samples: list[Sample], workers: int) -> list[str]:
-    """What piles up between the first third and the last."""
+    """Return descriptions of the resources that grew between the first and the last third of the samples."""
     third = max(1, len(samples) // 3)
     early, late = samples[:third], samples[-third:]
     most = {"players": workers, "workers": workers, "guards": 2 * workers, "ports": workers}

@@ -1,7 +1,7 @@
-"""``scripts/frames``: how many calls lie between a run's loop and the two places where its work is done.
+"""``scripts/frames``: prints the depth of the call stack from a run's loop to the two places that do the work.
 
-Trains ``sim:3DBall`` for two updates and looks at the stack where a complete message has been read from the player's
-socket, and where the gradient's last matrix product is made.
+Trains ``sim:3DBall`` for two updates, and inspects the stack when a complete message has been read from the player's
+socket, and when the last matrix product of the gradient is computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Deepest:
-    """A profiler that keeps the functions from the loop on, the uppermost first, for the deepest stack of each kind."""
+    """A profile function that keeps the deepest stack of each kind, from the loop's frame to the innermost one."""
 
     def __init__(self) -> None:
         self.message: list[CodeType] = []
@@ -48,10 +48,10 @@ class Deepest:
 
 
 def _from_loop(frame: FrameType | None) -> list[CodeType]:
-    """Return the functions of a stack, from the loop's step on; none if this is no stack of the loop."""
+    """Return the functions of a stack, starting at the loop; [] if the stack does not contain the loop."""
     codes = []
     while frame is not None:
-        if not frame.f_code.co_filename.startswith("<"):  # a generated constructor
+        if not frame.f_code.co_filename.startswith("<"):  # skip generated code, such as constructors
             codes.append(frame.f_code)
         frame = frame.f_back
     codes.reverse()

@@ -1,19 +1,20 @@
-"""``scripts/stress kills [NUMBER]`` and ``scripts/stress flat [MINUTES]``: actors under stress; ``disk``: files.
+"""``scripts/stress kills|flat|disk|network``: stress tests of actors and files. Linux only.
 
-The first trains with actors while actors and players are killed, terminated and stopped, and with ``--backend ray``
-simulated nodes are lost; with ``--env godot:sim:Chase`` the players are games of Godot. It fails unless every step that
-was learned from was counted once. Then the learner is killed, terminated, stopped and interrupted, twice for every
-hundred kills: it has to resume where it saved. Nothing may be left of either, in ``/dev/shm`` neither. The second
-trains undisturbed, samples memory, open files, shared memory and Ray's store, and compares the first five minutes with
-the last. For Linux; Ray needs the extra ``ray``.
+``kills [NUMBER]`` trains while actors and players are killed, terminated and stopped. With ``--backend ray``, it also
+removes simulated nodes; with ``--env godot:sim:Chase``, the players are Godot games. It fails unless each step that was
+trained on is counted once. Afterwards, it kills, terminates, stops and interrupts the learner, two rounds per hundred
+kills. The learner must resume from its last checkpoint. No processes and no files in ``/dev/shm`` may remain.
 
-``scripts/stress disk [CASES]`` lets every file operation of short runs, a search, a fetch from the hub and some
-commands fail once, for want of room or otherwise, or ends the process there; or so many of each kind, which are drawn.
-It fails unless what was saved before still loads, one message reports the failure, nothing half-written is left and
-the run can be resumed (``tests/disk``). All of it takes about an hour; needs gcc and the extras ``tune``, ``hub`` and
-``plot``.
+``flat [MINUTES]`` trains without faults, samples memory, open files, shared memory and Ray's store, and compares the
+first five minutes with the last five. Ray needs the extra ``ray``.
 
-``scripts/stress network`` lets the network of a node of Ray fail: see ``scripts/networking.py``.
+``disk [CASES]`` makes each file operation of short runs, a search, a download from the hub and some commands fail once,
+for example because the disk is full, or kills the process there. With CASES, it tests that many random operations of
+each kind. It fails unless earlier files still load, one message reports the failure, no incomplete files remain, and
+the run can be resumed (``tests/disk``). The complete test takes about an hour. It needs gcc and the extras ``tune``,
+``hub`` and ``plot``.
+
+``network`` makes the network of Ray nodes fail, see ``scripts/networking.py``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ STORE = 80 << 20
 _SAMPLE_S = 10.0
 _WINDOW_S = 300.0
 _LONGEST_PAUSE_S = 300.0
-# What does not answer for so long is given up: a player after this, an actor after twice this and 30 s.
+# Players are considered dead after this time without an answer, actors after twice this time plus 30 s.
 _TIMEOUT_WAIT_S = 10
 _STOPPED_S = 10.0
 _GONE_WITHIN_S = 15.0
@@ -68,13 +69,17 @@ ENVIRONMENT = {
 def main() -> int:
     parser = argparse.ArgumentParser("scripts/stress", description=__doc__)
     parser.add_argument("what", choices=("kills", "flat", "disk", "network"))
-    parser.add_argument("amount", nargs="?", type=float, help="kills (200), minutes (30), or cases of each kind (all)")
-    parser.add_argument("--kinds", nargs="+", default=[], help="of disk: ppo, sac, search, ... (all)")
+    parser.add_argument(
+        "amount", nargs="?", type=float, help="kills (default: 200), minutes (30), or cases of each kind (all)"
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", default=[], help="kinds of cases for disk: ppo, sac, search, ... (default: all)"
+    )
     parser.add_argument("--backend", choices=("process", "ray"), default="process")
     parser.add_argument(
-        "--env", default="sim:3DBall", help="what kills are of: sim:NAME, or godot:sim:NAME for games of Godot"
+        "--env", default="sim:3DBall", help="environment for kills: sim:NAME, or godot:sim:NAME for Godot games"
     )
-    parser.add_argument("--step-ms", default="5", help="of the players (5)")
+    parser.add_argument("--step-ms", default="5", help="duration of a player's step (default: 5)")
     arguments = parser.parse_args()
     if arguments.what == "network":
         return networking.main()
@@ -89,14 +94,14 @@ def main() -> int:
         code = _kills(Path(name), number, arguments, cluster)
         code |= _learner_kills(Path(name), max(1, number // 50), arguments, cluster)
     named = sorted(set(os.listdir(_SHARED_MEMORY)) - named_before)
-    print(f"left in {_SHARED_MEMORY}: {named}")
+    print(f"remaining files in {_SHARED_MEMORY}: {named}")
     return code or int(bool(named))
 
 
 def _disk(kinds: list[str], cases: int) -> int:
     reason = faults.why_not()
     if reason:
-        print(f"Not here: {reason}.")
+        print(f"Cannot run here: {reason}.")
         return 1
     with tempfile.TemporaryDirectory() as name:
         environment = {**os.environ, "LD_PRELOAD": str(faults.build(Path(name))), "MPLBACKEND": "agg"}
@@ -106,7 +111,7 @@ def _disk(kinds: list[str], cases: int) -> int:
 
 @contextlib.contextmanager
 def _cluster() -> Iterator[Any]:
-    """Three nodes of this machine, the first of which is the learner's and has no room for actors."""
+    """Start a Ray cluster of three nodes on this machine. The first node is the learner's, without CPUs for actors."""
     os.environ.update(ENVIRONMENT)
     import ray
     from ray.cluster_utils import Cluster
@@ -157,12 +162,12 @@ def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: An
     counted, draw, done = networking.Counted(), random.Random(1), Counter[str]()
     given, backend = _settings(arguments, cluster, arguments.env), arguments.backend
     begin_s = last_s = time.monotonic()
-    # Ctrl-C ends it early, and it tells what came out until then.
+    # Ctrl-C ends the test early, and the results so far are printed.
     with (
         contextlib.suppress(KeyboardInterrupt),
         trajtrainer.Training(given, run_id="stress", results_dir=folder, verbose=False) as training,
     ):
-        # Trajectories come from all that live; a kill now and then leaves them the time to make some.
+        # One fault per epoch leaves the other actors enough time to finish trajectories.
         for epoch in training.epochs(steps=200):
             if time.monotonic() - last_s > _LONGEST_PAUSE_S:
                 print(f"FAILED: no steps for {_LONGEST_PAUSE_S} s after {dict(done)}")
@@ -177,21 +182,21 @@ def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: An
                 break
     (behavior,) = training.result.behaviors.values()
     status = "exact" if counted.steps == behavior.steps and not counted.twice else "FAILED"
-    print(f"{status}: {behavior.steps} steps counted, {counted.steps} taken in, {counted.twice} twice; {dict(done)}")
+    print(f"{status}: {behavior.steps} steps counted, {counted.steps} received, {counted.twice} twice; {dict(done)}")
     left = _members(backend)
-    print("left behind:", [process_tree.command_of(pid)[:6] for pid in left])
+    print("remaining processes:", [process_tree.command_of(pid)[:6] for pid in left])
     return int(status != "exact" or bool(left))
 
 
 def _misdeed(backend: str, cluster: Any, draw: random.Random) -> str:
-    """Kill, terminate or stop something; return what was done."""
+    """Kill, terminate or stop an actor, player or node, and return a description."""
     kinds = ["actor", "player"] if cluster is None else ["actor", "actor", "player", "player", "node"]
     kind = draw.choice(kinds)
     if kind == "node":
         cluster.remove_node(draw.choice(list(cluster.worker_nodes)), allow_graceful=False)
         cluster.add_node(num_cpus=ACTORS, object_store_memory=STORE)
         return kind
-    # One that is stopped costs as much time as many that are killed.
+    # SIGSTOP is rare, because waiting for the timeout takes as long as many kills.
     number = draw.choice([*3 * [signal.SIGKILL], *2 * [signal.SIGTERM], signal.SIGSTOP])
     is_one = _is_player if kind == "player" else lambda pid: _is_actor(pid, backend)
     found = [pid for pid in process_tree.descendants(os.getpid()) if is_one(pid)]
@@ -203,7 +208,7 @@ def _misdeed(backend: str, cluster: Any, draw: random.Random) -> str:
 
 
 def _learner_kills(folder: Path, rounds: int, arguments: argparse.Namespace, cluster: Any) -> int:
-    """Kill, terminate, stop and interrupt a learner that goes on, each time, where the one before it ended."""
+    """Kill, terminate, stop and interrupt a learner. Each run resumes from the previous one."""
     config, log = folder / "learner.yaml", folder / "learner.log"
     config.write_text(yaml.safe_dump(_settings(arguments, cluster, arguments.env)))
     behavior = "shared_policy" if arguments.env.startswith("godot:") else arguments.env.removeprefix("sim:")
@@ -235,11 +240,11 @@ def _learner_kills(folder: Path, rounds: int, arguments: argparse.Namespace, clu
         if code != expected:
             faults.append(f"{number.name}: exit code {code}\n{text[-2000:]}")
         if begin and f"Resuming training from step {begin}" not in text:
-            faults.append(f"{number.name}: it did not go on at step {begin}\n{text[:2000]}")
+            faults.append(f"{number.name}: it did not resume from step {begin}\n{text[:2000]}")
         gone_by_s = time.monotonic() + _GONE_WITHIN_S
         while (left := [pid for pid in members if process_tree.is_alive(pid)]) and time.monotonic() < gone_by_s:
             time.sleep(0.1)
-        faults += [f"{number.name}: left behind {process_tree.command_of(pid)[:6]}" for pid in left]
+        faults += [f"{number.name}: still running: {process_tree.command_of(pid)[:6]}" for pid in left]
         done[number.name] += 1
     print("\n".join(f"FAILED: learner, {fault}" for fault in faults) or f"the learner: {dict(done)}, all resumed")
     return int(bool(faults))
@@ -252,7 +257,7 @@ def _saved_step(checkpoint: Path) -> int:
 
 
 def _wait_for_summaries(run: subprocess.Popen[bytes], log: Path, checkpoint: Path) -> None:
-    """Wait until it has trained some more, and has saved."""
+    """Wait until the run has written three more summaries and a checkpoint."""
     wanted, end_s = log.read_text(errors="replace").count("Step: ") + 3, time.monotonic() + _LONGEST_PAUSE_S
     while log.read_text(errors="replace").count("Step: ") < wanted or not checkpoint.is_file():
         if run.poll() is not None or time.monotonic() > end_s:
@@ -277,7 +282,7 @@ def _is_actor(pid: int, backend: str) -> bool:
 
 def _flat(folder: Path, minutes: float, arguments: argparse.Namespace, cluster: Any) -> int:
     config, log, backend = folder / "config.yaml", folder / "log.txt", arguments.backend
-    # Chunks that are large enough for Ray's store.
+    # Large observations, so that chunks of experience go through Ray's store.
     bench = ("sim:Bench", "--agents", "20", "--observation-size", "100")
     config.write_text(yaml.safe_dump(_settings(arguments, cluster, *bench)))
     command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--results-dir={folder}", "--run-id=flat"]
@@ -297,10 +302,10 @@ def _flat(folder: Path, minutes: float, arguments: argparse.Namespace, cluster: 
     finally:
         run.kill()
     window_s = min(_WINDOW_S, 60 * minutes / 3)
-    first = [each for at_s, each in samples if window_s / 5 < at_s <= window_s * 1.2]  # once all have come up
+    first = [each for at_s, each in samples if window_s / 5 < at_s <= window_s * 1.2]  # after all actors have started
     middle = [each for at_s, each in samples if abs(at_s - 30 * minutes) < window_s / 2]
     last = [each for at_s, each in samples if at_s > 60 * minutes - window_s]
-    print(f"| {backend}, {minutes:g} min | first {window_s / 60:g} min | in the middle | last {window_s / 60:g} min |")
+    print(f"| {backend}, {minutes:g} min | first {window_s / 60:g} min | middle | last {window_s / 60:g} min |")
     print("| --- | --- | --- | --- |")
     for name in samples[0][1]:
         means = [statistics.mean(each[name] for each in part) for part in (first, middle, last)]

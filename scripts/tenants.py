@@ -1,8 +1,8 @@
 """``scripts/tenants [--quick | --near] [--together] [NAME ...]``: deletes tenants in a copy, and tests the rest.
 
-Testing the rest 19 times takes many hours. Two runs show nearly the same in a third of the time: ``--together`` deletes
-all tenants at once and runs every test that remains, and ``--near`` deletes one at a time and runs the tests that could
-need another tenant or that list all of them.
+Tenants are tools, plugins and algorithms that can be deleted without breaking the rest. Testing each deletion takes
+many hours. Two runs test nearly the same in a third of the time: ``--together`` deletes all tenants at once and runs
+all remaining tests, and ``--near`` deletes one at a time and runs only tests that may depend on another tenant.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from scripts.pruning import prune
 
 ROOT = Path(__file__).resolve().parents[1]
 NEAR = ("tests/plugins", "tests/tools", "tests/learning/algos/xqc", "tests/cli", "tests/settings")
-"""Tests of tenants, and of what lists them. ``--near`` also runs the modules directly in ``tests/``."""
+"""Tests of tenants and of code that lists them. ``--near`` also runs the test modules directly in ``tests/``."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """What belongs to a tenant besides its folder, its tests and its rows.
+    """The files and mentions of a tenant, besides its folder, its tests and its rows.
 
     Attributes:
-        folder: below the package; the tests are in the folder of this name below ``tests/``, and those of what it does
-            together with another tenant in the other one's ``test_with_NAME.py``.
-        config: files and folders below ``config/``.
-        pages: below ``docs/``.
-        extras: of ``pyproject.toml``.
-        benchmark: the part of ``scripts/bench`` that measures it.
-        shown: what of it other pages show besides its commands and links to its pages (a regular expression).
+        folder: its folder in the package, and in ``tests/``. Tests that combine it with another tenant are in
+            ``test_with_NAME.py`` of the other tenant.
+        config: its files and folders in ``config/``.
+        pages: its pages in ``docs/``.
+        extras: its extras in ``pyproject.toml``.
+        benchmark: its part of ``scripts/bench``.
+        shown: a regular expression for mentions on other pages, besides its commands and links to its pages.
     """
 
     folder: str
@@ -102,7 +102,7 @@ TENANTS = {
 
 
 def delete(name: str, root: Path) -> int:
-    """Delete a tenant from a checkout. Returns the number of its rows."""
+    """Delete a tenant from a checkout, and return the number of its rows in tables."""
     tenant = TENANTS[name]
     shutil.rmtree(root / "trajtrainer" / tenant.folder)
     shutil.rmtree(root / "tests" / tenant.folder, ignore_errors=True)
@@ -119,7 +119,7 @@ def delete(name: str, root: Path) -> int:
 
 
 def _without_mentions(tenant: Tenant, root: Path) -> None:
-    """Remove a tenant's extras, the links to its pages, and what pages show of it."""
+    """Remove a tenant's extras, the links to its pages, and mentions of it on other pages."""
     project, site = root / "pyproject.toml", root / ".zensical.toml"
     for path, gone in [
         (project, [rf"^{extra} = .*\n" for extra in tenant.extras]),
@@ -137,7 +137,7 @@ def _without_mentions(tenant: Tenant, root: Path) -> None:
         if shorter != text:
             path.write_text(shorter, encoding="utf-8")
     commands = [Path(page).stem for page in tenant.pages if page.startswith("reference/cli/")]
-    # Neither git's nor Python's words that look like a command.
+    # Do not match "git -C trajtrainer ..." and "from trajtrainer import ...".
     shown = [rf"(?<!-C )(?<!from )\btrajtrainer {command}\b" for command in commands]
     shown += [rf"\btrajtrainer\[{extra}\]" for extra in tenant.extras]
     gone = "|".join([*shown, rf"\b{tenant.folder}/", tenant.shown or "(?!)"])
@@ -160,7 +160,7 @@ def _without_rows(path: Path, module: str) -> int:
 
 
 def _rows(tree: ast.AST, module: str) -> Iterator[tuple[int, int, int, int]]:
-    """Where the innermost entries of dictionaries, tuples and lists are that name a module: lines and columns."""
+    """Yield the positions of entries in dicts, tuples and lists that name a module: first and last line and column."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             entries = [(key or value, value) for key, value in zip(node.keys, node.values, strict=True)]
@@ -204,11 +204,11 @@ def check(names: Sequence[str], *, quick: bool, near: bool) -> bool:
             pytest += [path for path in NEAR if (root / path).exists()]
             pytest += [str(path.relative_to(root)) for path in sorted(root.glob("tests/test_*.py"))]
         commands = {
-            "pages": [sys.executable, "-m", "scripts.pages"],  # a script would import the installed package
+            "pages": [sys.executable, "-m", "scripts.pages"],  # -m imports the copy, not the installed package
             "types": [sys.executable, "-m", "mypy"],
             "tests": [sys.executable, "-m", *pytest, *(["--collect-only"] if quick else ["-n", "3"])],
         }
-        environment = {**os.environ, "PYTHONPATH": str(root)}  # also of programs that tests start elsewhere
+        environment = {**os.environ, "PYTHONPATH": str(root)}  # for programs that tests start in other folders
         begin_s, failed = time.monotonic(), []
         for what, command in commands.items():
             done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)

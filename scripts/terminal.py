@@ -1,4 +1,4 @@
-"""``scripts/terminal``: trains 3DBall in a real terminal, and saves the last screen as ``docs/images/terminal.svg``."""
+"""``scripts/terminal``: trains 3DBall in a terminal, and saves the final screen as ``docs/images/terminal.svg``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 120.0
 
 
 def screen(folder: Path) -> str:
-    """What the terminal shows when the command has ended, with escape sequences for the colors."""
+    """Return the text in the terminal at the end of the command, with escape sequences for colors."""
     tmux = ["tmux", "-L", f"picture-{os.getpid()}"]
     wait = f"{COMMAND}; touch done; sleep {LIMIT_S}"
     size = ["-x", str(WIDTH), "-y", str(HEIGHT)]
@@ -29,7 +29,7 @@ def screen(folder: Path) -> str:
         end = time.monotonic() + LIMIT_S
         while not (folder / "done").exists():
             if time.monotonic() > end:
-                sys.exit(f"The run has not ended within {LIMIT_S:.0f} s.")
+                sys.exit(f"The run did not end within {LIMIT_S:.0f} s.")
             time.sleep(0.1)
         captured = subprocess.run([*tmux, "capture-pane", "-e", "-p"], check=True, capture_output=True, text=True)
         return captured.stdout.rstrip()

@@ -1,14 +1,14 @@
-"""``scripts/traces record FILE`` and ``scripts/traces compare BEFORE AFTER``: did a refactoring change any number?
+"""``scripts/traces record FILE`` and ``scripts/traces compare BEFORE AFTER``: checks that a change keeps results equal.
 
-Records the weights and the curves of a short run of every kind (``tests/run/traces.py``). On one machine, two
-checkouts that learn the same have the same traces, bit for bit::
+Records the weights and the curves of a short run of every kind (``tests/run/traces.py``). On the same machine, two
+checkouts with equal behavior have identical traces::
 
     scripts/traces record before.json      # in the checkout before the change
     scripts/traces record after.json       # in the checkout after it
     scripts/traces compare before.json after.json
 
-Another processor rounds sums differently. The traces that the tests compare with, ``tests/run/traces.json``, are
-written the same way.
+Traces of other processors may differ, because they round sums differently. The reference traces of the tests,
+``tests/run/traces.json``, are also written by ``scripts/traces record``.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def _record(file: Path) -> int:
 
 
 def _compare(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Print each part that differs; return 1 if there is any."""
+    """Print all differences; return 1 if there are any, otherwise 0."""
     differences = [
         f"{kind}: {part}" for kind in {**before, **after} for part in _differing(before.get(kind), after.get(kind))
     ]
-    print("\n".join(differences) or f"{len(before)} traces are the same, bit for bit.")
+    print("\n".join(differences) or f"{len(before)} traces are identical.")
     return int(bool(differences))
 
 
 def _differing(before: Any, after: Any, path: str = "") -> list[str]:
-    """The paths of the entries that differ; of a curve, its first point that does."""
+    """Return descriptions of all entries that differ; for a curve, of its first point that differs."""
     if before == after:
         return []
     if isinstance(before, dict) and isinstance(after, dict):

@@ -1,6 +1,6 @@
-"""``scripts/bench [PART ...]``: measures, prints a table and writes ``bench-<time>.json``.
+"""``scripts/bench [PART ...]``: runs benchmarks, prints a table and writes ``bench-<time>.json``.
 
-Run it on a quiet machine: nothing else may be at work.
+Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ALL = (
     "start",
     "mlagents",
 )
-# They take hours, so they run only when they are asked for.
+# These take hours, so they only run if they are given as arguments.
 _ALL_LONG = ("quick", "xqc")
-# "export" and "xqc" measure tenants, which may not be there.
+# "export" and "xqc" measure tenants, which may have been deleted (scripts/tenants).
 PARTS, LONG = (
     tuple(part for part in parts if Path(__file__).with_name(f"{part}.py").exists()) for parts in (_ALL, _ALL_LONG)
 )
@@ -43,7 +43,7 @@ def main() -> None:
         "--mlagents",
         type=Path,
         metavar="VENV",
-        help="with mlagents 1.1.0, for the parts mlagents, actors, start and quick",
+        help="virtual environment with mlagents 1.1.0, for the parts mlagents, actors, start and quick",
     )
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     jobs.add_arguments(parser, list(quick.TASKS))
@@ -52,7 +52,7 @@ def main() -> None:
         type=float,
         nargs="+",
         metavar="MS",
-        help="quick: measure the wall time to a policy, with players that take so long per exchange (0: as they can)",
+        help="quick: measure the wall time to a policy, with players that take this long per exchange (0: no delay)",
     )
     parser.add_argument(
         "--times",

@@ -1,6 +1,6 @@
-"""Actors in processes and threads beside a learner, against the same work in one loop; players that take their time.
+"""Benchmarks of actors in processes and threads, compared with a single loop, also with slow players.
 
-``scripts/bench actors --mlagents VENV`` has ML-Agents, too (see ``mlagents.py``).
+``scripts/bench actors --mlagents VENV`` also measures ML-Agents (see ``mlagents.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scripts.benchmarks.report import Row, interleaved
 
 RUNS = 3
 STEP_MS = 5.0
-# Longer than the default runs: processes are there one after the other, and the last ones shall count, too.
+# Longer than other benchmarks, because actors start one after another, and all of them should be measured.
 _BUFFERS = 8
 _BUSY = "Actors.LearnerBusy.mean"
 _WAITING = "Actors.Waiting.mean"
@@ -40,7 +40,7 @@ SLOW = replace(
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run: agent steps per second, and the parts of the time in which the learner worked and actors waited."""
+    """Agent steps per second of a run, and the fractions of time that the learner was busy and actors waited."""
 
     speed: float
     busy: float
@@ -48,7 +48,7 @@ class Figures:
 
 
 def measure(venv: Path | None = None) -> list[Row]:
-    """All cases in turn, several times; ML-Agents of ``venv`` if it is given."""
+    """Measure all cases several times, alternating; also ML-Agents, if its ``venv`` is given."""
     rows: list[Row] = []
     if venv is not None:
         ways = [lambda: train(_BALL, 1).speed, partial(mlagents_speed, SHORT_BALL, venv)]
@@ -82,7 +82,7 @@ def measure(venv: Path | None = None) -> list[Row]:
 
 
 def slow(actors: int) -> Case:
-    """Return the case of slow players, long enough for so many actors."""
+    """Return the case of slow players, with a length that suits this number of actors."""
     return replace(SLOW, max_steps=_BUFFERS * 2048 * actors)
 
 
@@ -91,7 +91,7 @@ def _ratios(these: list[Figures], those: list[Figures], scale: float) -> list[fl
 
 
 def _in_turn(cases: list[tuple[Case, int, dict[str, Any]]]) -> list[list[Figures]]:
-    """The figures of each case: what is trained, by how many actors (0: in the loop), and their other settings."""
+    """Measure (case, number of actors or 0 for a single loop, other settings of the actors), alternating."""
     found: list[list[Figures]] = [[] for _ in cases]
 
     def one(index: int, case: Case, actors: int, others: dict[str, Any]) -> float:
@@ -103,7 +103,7 @@ def _in_turn(cases: list[tuple[Case, int, dict[str, Any]]]) -> list[list[Figures
 
 
 def train(case: Case, actors: int, **others: Any) -> Figures:
-    """One run with so many actors, 0 for one loop, and other settings of theirs. All but its first fifth counts."""
+    """Train with this number of actors (0: a single loop), and measure all but the first fifth of the run."""
     settings = case.settings()
     if actors:
         settings["actors"] = {"count": actors, "max_policy_lag": 1, **others}

@@ -1,9 +1,9 @@
-"""The data path: agent processor and gather, columns against the per-agent oracle of the tests.
+"""Compares the data path (agent processor and gather) with the per-agent oracle of the tests.
 
-In microseconds of CPU per agent-step:
+Measures microseconds of CPU time per agent-step:
 
 - record: step batch and actions -> rows and trajectories (the oracle: one object per agent and step);
-- gather: trajectories -> packed columns (the oracle: one list per field, then arrays), and giving the rows back.
+- gather: trajectories -> packed columns (the oracle: one list per field, then arrays), and releasing the rows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trajtrainer.experience.trajectory import TrajectoryBatch, gather, release
 
 EPISODE_END_PROBABILITY = 1 / 200
 GROUP_SIZE = 10
-DISTINCT_MESSAGES = 128  # played again and again, so that they need little memory
+DISTINCT_MESSAGES = 128  # repeated, to use little memory
 
 
 @dataclass(frozen=True)
 class Case:
-    """One setting of the benchmark; ``buffer`` is how many steps are gathered at once."""
+    """One configuration of the benchmark; ``buffer`` is the number of steps gathered at once."""
 
     agents: int
     floats: int
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """Microseconds per agent-step."""
+    """CPU time in microseconds per agent-step."""
 
     record: float
     gather: float
@@ -55,7 +55,7 @@ CASES = (Case(12, 8, 1000, 12000), Case(100, 8, 64, 10240, 20), Case(100, 200, 6
 
 
 def messages(case: Case) -> tuple[list[StepBatch], ActionBatch]:
-    """Messages of agents that always decide, and whose episodes end now and then and begin anew at once."""
+    """Return messages of agents that decide in each message. Episodes end at random, and restart immediately."""
     rng = np.random.default_rng(0)
     numbers = Numbers(vector_spec(case.floats), 0, groups=[1 + agent // GROUP_SIZE for agent in range(case.agents)])
     deciding = tuple(range(case.agents))
@@ -67,7 +67,7 @@ def messages(case: Case) -> tuple[list[StepBatch], ActionBatch]:
 
 
 def measure_columns(case: Case, buffers: int, *, groups: bool = False) -> Figures:
-    """The data path of this package over ``buffers`` gathered buffers, after one that is not counted."""
+    """Measure the data path of this package over ``buffers`` buffers, after one buffer as a warm-up."""
     batches, actions = messages(case)
     pool = RowPool(vector_spec(case.floats), [np.float32], groups=groups, capacity=2 * case.buffer)
     processor = AgentProcessor(pool, case.horizon)
@@ -93,7 +93,7 @@ def measure_columns(case: Case, buffers: int, *, groups: bool = False) -> Figure
 
 
 def measure_oracle(case: Case, buffers: int) -> Figures:
-    """The same with the per-agent oracle."""
+    """Measure the per-agent oracle in the same way."""
     batches, actions = messages(case)
     oracle = PerAgentProcessor(case.horizon)
     stream = cycle(batches)
@@ -115,7 +115,7 @@ def measure_oracle(case: Case, buffers: int) -> Figures:
 
 
 class _Clock:
-    """CPU time of this thread (a busy machine disturbs it less than wall time) per agent-step, by buffer."""
+    """Measures CPU time of this thread, per buffer. Other processes affect it less than wall time."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -132,7 +132,7 @@ class _Clock:
         self._gathering.append(self._lap() / steps)
 
     def figures(self) -> Figures:
-        """Medians without the first buffer, in which everything is new and trajectories fill up."""
+        """Return medians, without the first buffer (the warm-up)."""
         return Figures(1e6 * statistics.median(self._recording[1:]), 1e6 * statistics.median(self._gathering[1:]))
 
     def _lap(self) -> float:
@@ -142,7 +142,7 @@ class _Clock:
 
 
 def measure() -> list[Row]:
-    """Microseconds per agent-step of columns and oracle, and how many times faster the columns are."""
+    """Measure columns and oracle in microseconds per agent-step, and how much faster the columns are."""
     rows = []
     for case in CASES:
         pairs = [(measure_columns(case, buffers=4), measure_oracle(case, buffers=1)) for _ in range(RUNS)]

@@ -1,6 +1,6 @@
-"""What a decision costs in source code, in turn with onnxruntime: an MLP of 2 x 128 that sees 8 numbers.
+"""Compares the time of a decision in exported source code and in onnxruntime, for a 2 x 128 MLP with 8 inputs.
 
-In CPU seconds of the process that decides, so that other work on the machine matters less.
+Measures CPU time of the deciding process, which other processes affect less than wall time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.tools.source.write import LANGUAGES, export_source
 
 SPEC = BehaviorSpec([ObservationSpec((8,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")], ActionSpec(2, ()))
-DECISIONS = 20_000  # of agents, for each figure
-# Agents -> the wanted microseconds per call.
+DECISIONS = 20_000  # number of agents' decisions per measurement
+# Compiler options -> target in microseconds per call.
 C_BARS = {"-O2": 10.0, "-O3 -march=native": 5.0}
 CSHARP_100_BAR, NODE_BAR = 4000.0, 25.0
 
@@ -109,11 +109,11 @@ def measure() -> list[Row]:
 
 
 def _commands(folder: Path, agents: int) -> dict[str, tuple[list[str], float | None]]:
-    """Prepares what can be run here; says what cannot."""
+    """Compile the programs, and return label -> command and target. Print which tools are missing."""
     found: dict[str, tuple[list[str], float | None]] = {}
     missing = [tool for tool in ("gcc", "mcs", "mono", "node") if shutil.which(tool) is None]
     if missing:
-        print(f"Not measured, as it is not here: {', '.join(missing)}.", file=sys.stderr)
+        print(f"Not installed, so not measured: {', '.join(missing)}.", file=sys.stderr)
     if "gcc" not in missing:
         (folder / "main.c").write_text(C)
         for options, bar in C_BARS.items():

@@ -1,4 +1,4 @@
-"""Runs that take long: each is a process of its own that leaves one file, and is not repeated once that file exists."""
+"""Long benchmark runs. Each runs in its own process and writes one file; it is skipped if the file exists."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[str]) -> None:
-    """Declare the options of the long parts."""
+    """Declare the options of the long benchmarks."""
     group = parser.add_argument_group("quick and xqc")
     group.add_argument("--tasks", nargs="+", metavar="TASK", choices=tasks, help=f"some of {', '.join(tasks)}")
     group.add_argument("--seeds", type=_seeds, default=range(1, 6), metavar="N", help="1 to N, or M-N (default: 5)")
-    group.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
-    group.add_argument("--minutes", type=float, metavar="N", help="start no run after this time")
+    group.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="number of parallel runs")
+    group.add_argument("--minutes", type=float, metavar="N", help="do not start runs after this many minutes")
     group.add_argument("--results", type=Path, default=Path("bench-results"), metavar="FOLDER")
 
 
@@ -30,7 +30,7 @@ def _seeds(text: str) -> range:
 
 
 def make_runs(module: str, runs: Iterable[tuple[Path, Sequence[str]]], arguments: argparse.Namespace) -> None:
-    """Run ``python -m module ARGUMENT... FILE`` for each (file, arguments), several at once."""
+    """Run ``python -m module ARGUMENT... FILE`` for each (file, arguments), several in parallel."""
     end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
 
     def make(run: tuple[Path, Sequence[str]]) -> None:
@@ -52,7 +52,7 @@ def make_runs(module: str, runs: Iterable[tuple[Path, Sequence[str]]], arguments
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file that is either whole or not there."""
+    """Write a file atomically."""
     part = file.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)

@@ -1,4 +1,4 @@
-"""An environment that counts what passes through it, while a run is at work."""
+"""An environment wrapper that measures the CPU time of a run per agent step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trajtrainer.envs.protocol import Environment, Parameters
 
 
 class Measured:
-    """Counts from the first message after ``warm_up`` agent steps to the last message of the run.
+    """Measures from the first message after ``warm_up`` agent steps to the last message of the run.
 
-    So neither start-up nor the last save is in the figures, but everything that goes on in between is.
+    Everything in between counts, but not the start and the final save.
     """
 
     def __init__(self, environment: Environment, warm_up: int) -> None:
@@ -30,7 +30,7 @@ class Measured:
         if not self._begin_cpu_s:
             self._before += steps
             if self._before >= self._warm_up:
-                gc.freeze()  # else a full collection, 0.1 s through all of torch's objects, falls into it or not
+                gc.freeze()  # otherwise, a full collection takes 0.1 s because of torch's objects
                 self._begin_cpu_s = time.process_time()
             return events
         self._end_cpu_s = now_cpu_s
@@ -54,5 +54,5 @@ class Measured:
 
     @property
     def cpu_ms_per_1000_steps(self) -> float:
-        """Of this process, all threads."""
+        """CPU time of all threads of this process."""
         return 1e6 * (self._end_cpu_s - self._begin_cpu_s) / self._steps

@@ -1,9 +1,9 @@
-"""The same players and configurations with ML-Agents itself in turn with ours.
+"""Compares trajtrainer with ML-Agents, using the same players and configurations.
 
 ``scripts/bench mlagents --mlagents VENV``: VENV is a virtual environment with mlagents 1.1.0: Python 3.10, torch 2.1.2,
 protobuf 3.20.3, grpcio 1.48.2, numpy 1.23.5, cattrs < 1.7, onnx 1.15.0, tensorboard < 2.17, setuptools < 66, pettingzoo
-1.15.0, gym 0.26, and mlagents and mlagents-envs installed with ``--no-deps --ignore-requires-python``. Without it ours
-alone is measured.
+1.15.0, gym 0.26, and mlagents and mlagents-envs installed with ``--no-deps --ignore-requires-python``. Without VENV,
+only trajtrainer is measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scripts.benchmarks.sac import BALL as SAC_BALL
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row: how many times ML-Agents' speed is asked for, and ML-Agents' own case if it differs."""
+    """A case, its target speed as a multiple of ML-Agents' speed, and the case for ML-Agents if it differs."""
 
     case: Case
     times: float
@@ -88,7 +88,7 @@ COMPARISONS = (
 
 
 def measure(venv: Path | None = None) -> list[Row]:
-    """Ours, ML-Agents' and the ratio of the medians for each comparison."""
+    """Measure the speeds of trajtrainer and ML-Agents and their ratio, for each comparison."""
     rows = []
     for comparison in COMPARISONS:
         case, mlagents_case = comparison.case, comparison.mlagents_case or comparison.case
@@ -103,7 +103,7 @@ def measure(venv: Path | None = None) -> list[Row]:
 
 
 def mlagents_speed(case: Case, venv: Path) -> float:
-    """Agent-steps per second of ML-Agents."""
+    """Return the agent-steps per second of ML-Agents."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump(case.settings()))

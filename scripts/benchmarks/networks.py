@@ -1,4 +1,4 @@
-"""Networks beyond plain layers, end to end: pictures, memory, lists of varying length, goal conditioning."""
+"""End-to-end benchmarks of networks other than MLPs: images, memory, lists of varying length, goal conditioning."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LISTS = Case(
     4096,
     24576,
 )
-# ML-Agents reaches 180 agent-steps/s with this configuration and picture on a machine of 2 cores.
+# ML-Agents reaches 180 agent-steps/s with this configuration and image size on a machine with 2 cores.
 GRID_BAR = 2.5 * 180
 GRID_WORLD = Case(
     "PPO, GridWorld config, hypernetwork, picture (3,20,20), 9 agents",
@@ -61,7 +61,7 @@ CASES = (CAMERA, RECURRENT, LISTS, GRID_WORLD)
 RUNS = 3
 REPLAY_STEPS = 20480
 REPLAY_BAR_MB = 450
-# Share of the main process's time -> the timers that it is made of.
+# Kind of work in the main process -> its timers.
 SHARES = {
     "exchange with the player": ("env_wait", "env_send"),
     "recording": ("record",),
@@ -92,7 +92,7 @@ def measure() -> list[Row]:
 
 
 def memory() -> list[Row]:
-    """What a full buffer of pictures takes: how much larger the process is than with a tenth of it."""
+    """Measure the memory of a buffer full of images, as the difference to a process with a tenth of it."""
     large, small = (
         max(megabytes for *_, megabytes in train(camera_with_buffer(steps)).figures.summaries)
         for steps in (REPLAY_STEPS, REPLAY_STEPS // 10)
@@ -104,7 +104,7 @@ def memory() -> list[Row]:
 
 
 def camera_with_buffer(steps: int) -> Case:
-    """Collects ``steps`` steps and ends before it would learn from them."""
+    """Return a case that collects ``steps`` steps and ends before the first update."""
     return Case(
         CAMERA.name,
         CAMERA.player,
@@ -130,6 +130,6 @@ def train(case: Case) -> Result:
 
 
 def _total(node: Mapping[str, Any], timer: str) -> float:
-    """Seconds in all timers of this name below a node."""
+    """Return the total seconds of all timers with this name below a node."""
     children: Mapping[str, Any] = node.get("children") or {}
     return sum(child["total"] if name == timer else _total(child, timer) for name, child in children.items())

@@ -1,7 +1,7 @@
-"""What it costs to tell how a run gets on: timers, statistics, and the progress view on a terminal.
+"""Measures the overhead of monitoring a run: timers, statistics, and the progress view in a terminal.
 
-Whole PPO runs on a pseudo-terminal. ``python -m scripts.benchmarks.overhead AGENTS FILE`` is one of them, in a process
-of its own; its figures go to the file. Shares are of the time from the first reset to the end.
+Each measurement is a complete PPO run on a pseudo-terminal: ``python -m scripts.benchmarks.overhead AGENTS FILE``
+writes percentages of the time from the first reset to the end of training to FILE.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from trajtrainer.run.session import train
 from trajtrainer.run.writers import Throughput
 from trajtrainer.settings.yaml.convert import load
 
-# One agent makes the most messages for each update.
-AGENTS = {12: 144_000, 1: 15_000}  # -> max_steps
+# Number of agents -> max_steps. With a single agent, there are the most messages per update.
+AGENTS = {12: 144_000, 1: 15_000}
 RUNS = 5
-_BAR = 1.0  # percent, of timers, rates and view together
-_CALLS = 20_000  # of what is timed alone
-_WINDOW = 10  # steps
-_STATISTICS = "statistics and their writers"  # of what is learned: not part of the sum
+_BAR = 1.0  # target for timers, rates and view together, in percent
+_CALLS = 20_000  # number of calls for functions that are timed in isolation
+_WINDOW = 10  # loop steps with timers on or off
+_STATISTICS = "statistics and their writers"  # training statistics, which are not part of the sum
 
 
 def measure() -> list[Row]:
-    """All cases in turn, several times."""
+    """Measure all cases several times, alternating."""
     results: dict[int, list[dict[str, float]]] = {agents: [] for agents in AGENTS}
 
     def run(agents: int) -> float:
@@ -65,7 +65,7 @@ def measure() -> list[Row]:
 
 
 def _on_a_terminal(agents: int) -> dict[str, float]:
-    """A run in a process of its own, with what it draws thrown away."""
+    """Run the benchmark in its own process on a pseudo-terminal, and discard the output."""
     ours, its = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm-256color"}
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def _on_a_terminal(agents: int) -> dict[str, float]:
 
 
 def _read(terminal: int) -> bytes:
-    """Nothing at the end, which a pseudo-terminal tells as an error."""
+    """Read from a pseudo-terminal; return b"" at the end, where ``os.read`` raises an error."""
     try:
         return os.read(terminal, 65536)
     except OSError:
@@ -92,7 +92,7 @@ def _read(terminal: int) -> bytes:
 
 
 def run(case: Case) -> dict[str, float]:
-    """One training. Returns part -> percent of its time."""
+    """Train, and return part -> percentage of the training time."""
     rates, reported, drawn = _Watch(), _Watch(), _Watch()
     Throughput.__call__ = rates.over(Throughput.__call__)  # type: ignore[method-assign]
     LiveView.update = drawn.over(LiveView.update)  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ def run(case: Case) -> dict[str, float]:
 
 
 class _Watch:
-    """Adds up the seconds of some functions. A call inside another's counts once."""
+    """Sums up the time spent in some functions. Nested calls are counted once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -138,9 +138,9 @@ class _Watch:
 
 
 class _Switched(Timers):
-    """On in some steps of the loop and off in as many after or before: the difference of processor time is their cost.
+    """Timers that are on in some steps of the loop and off in neighboring ones. The difference in time is their cost.
 
-    A block in a loop of its own would seem to cost half as much: the processor's caches are full of it there.
+    Timing a block in isolation would give half of that, because everything would be in the processor's caches.
     """
 
     def __init__(self) -> None:
@@ -170,21 +170,21 @@ class _Switched(Timers):
             self._is_on = not self._is_on
         else:
             self._differences.append((spent_s - self._former_s) * (1 if self._is_on else -1))
-            self._is_on = self._random.random() < 0.5  # whatever goes on in every second window hits both
+            self._is_on = self._random.random() < 0.5  # random, so that periodic work affects both equally
         self._is_first = not self._is_first
         self._begun = time.thread_time()
 
     @property
     def seconds(self) -> float:
-        """What all steps would have taken longer with timers than without."""
-        fifth = len(self._differences) // 5  # at both ends: updates
+        """Estimate how much longer all steps would take with timers than without."""
+        fifth = len(self._differences) // 5  # drop outliers at both ends, which are caused by updates
         return statistics.fmean(sorted(self._differences)[fifth:-fifth]) / _WINDOW * self.num_steps
 
 
 class _Nothing:
-    """What a timer's node is used for, with nothing done."""
+    """A substitute for a timer node that does nothing."""
 
-    part = staticmethod(len)  # which takes a name, and nearly no time
+    part = staticmethod(len)  # accepts a name, and takes almost no time
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +194,7 @@ class _Nothing:
 
 
 def _cost_of_asking() -> float:
-    """Seconds that the loop takes to ask the view whether it is due."""
+    """Return the time in seconds that the loop needs to check whether the view must be updated."""
     view = LiveView(Console(file=io.StringIO(), force_terminal=True))
     view.update(RunProgress([]))
     try:

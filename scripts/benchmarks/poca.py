@@ -1,4 +1,4 @@
-"""MA-POCA end to end, as a user runs it: two sizes of groups, and the memory that the larger one takes."""
+"""End-to-end benchmarks of MA-POCA with two group sizes, and the memory usage of the larger one."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""``scripts/bench quick --step-ms MS ...``: the time that a user waits for a policy.
+"""``scripts/bench quick --step-ms MS ...``: measures how long a user waits for a policy.
 
-Wall time from the start of the trainer's process until the first summary whose mean reward is 95 % of the way from the
-reward of random actions to the final reward of ML-Agents' settings, for players that take ``MS`` milliseconds per
-exchange. Three trainers alternate, each with its player in another process: trajtrainer with ``config/quick/``, whose
-``TASK-slow.yaml`` are for players that take longer than ``BREAK_EVEN_MS``, trajtrainer with ML-Agents' YAML, and
-ML-Agents (``--mlagents VENV``). ``--times N`` stops these two once they have taken ``N`` times as long as the first. A
-run that is stopped, or ends at its ``max_steps``, is censored: it counts as infinitely long in medians, and its time is
-a lower bound.
+Measures the wall time from the start of the trainer's process to the first summary whose mean reward is 95 % of the way
+from the reward of random actions to the final reward of ML-Agents' settings. Players take ``MS`` milliseconds per
+exchange. Three trainers alternate, each with its player in another process: trajtrainer with ``config/quick/`` (with
+``TASK-slow.yaml`` for players that take longer than ``BREAK_EVEN_MS``), trajtrainer with ML-Agents' YAML, and ML-Agents
+(``--mlagents VENV``). ``--times N`` stops the last two once they have taken ``N`` times as long as the first. A run
+that is stopped, or ends at its ``max_steps``, is censored: it counts as infinitely long in medians, and its time is a
+lower bound.
 
-Self-play tasks are left out, because the reward says nothing about them.
+Self-play tasks are left out, because their rewards do not measure progress.
 
-Every run leaves one file in ``--results``. A run whose file exists is not repeated unless its configuration changed.
+Each run writes one file to ``--results``. A run whose file exists is not repeated unless its configuration changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LONGEST_S = 3600.0
 
 @dataclass(frozen=True)
 class Work:
-    """One run.
+    """A run to make.
 
     Attributes:
         step_ms: time that the player takes per exchange.
@@ -65,14 +65,14 @@ class Work:
         return results / f"{self.task}-{self.trainer}-{self.step_ms:g}ms-{self.seed}.json"
 
     def found(self, results: Path) -> Run | None:
-        """The run as recorded, if its configuration is still the same."""
+        """Return the recorded run, or None if there is none with the current configuration."""
         if not self.file(results).exists():
             return None
         run = Run(**json.loads(self.file(results).read_text(encoding="utf-8")))
         return run if run.settings == self.settings() else None
 
     def settings(self) -> dict[str, Any]:
-        """The configuration without the environment, with a summary per window of ``quick.yaml``."""
+        """Return the configuration without the environment, with one summary per window of ``quick.yaml``."""
         who = quick.QUICK if self.trainer == QUICK else quick.SLOW
         of_slow = ROOT / "config" / "quick" / f"{self.task}-slow.yaml"
         if self.trainer == QUICK and self.step_ms > BREAK_EVEN_MS and of_slow.exists():
@@ -89,10 +89,11 @@ class Run:
     """The result of a run.
 
     Attributes:
-        steps: at each summary.
+        steps: number of steps at each summary.
         seconds: wall time from the start of the process to each summary.
         rewards: mean reward of each summary.
-        learned: whether the last summary reached the reward. If not, the run ended at its ``max_steps`` or was stopped.
+        learned: whether the last summary reached the target reward. Otherwise, the run was stopped or reached its
+            ``max_steps``.
     """
 
     settings: dict[str, Any]
@@ -103,13 +104,13 @@ class Run:
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Steps and seconds; infinite if censored."""
+        """Steps and seconds until the target reward; infinite if censored."""
         return (self.steps[-1], self.seconds[-1]) if self.learned else (math.inf, math.inf)
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
     """Make the missing runs one at a time, write the table, and return the figures of all runs that exist."""
-    # A shell starts jobs in the background with this signal ignored, and trainers would inherit that.
+    # Shells start background jobs with SIGINT ignored, which trainers would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
@@ -150,7 +151,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 def planned(
     tasks: Sequence[str], trainers: Sequence[str], step_ms: Sequence[float], seeds: Sequence[int]
 ) -> Iterator[Work]:
-    """Yield the runs: the trainers in turn, the first seed of all tasks first."""
+    """Yield the runs seed by seed, alternating between trainers."""
     for seed in seeds:
         for ms in step_ms:
             for task in tasks:
@@ -159,7 +160,7 @@ def planned(
 
 
 def train(work: Work, venv: Path | None, longest_s: float = _LONGEST_S) -> Run:
-    """Train until the reward is reached, the run ends, or it has taken too long.
+    """Train until the target reward is reached, the run ends, or the time limit is exceeded.
 
     Raises:
         RuntimeError: the trainer failed.
@@ -184,7 +185,7 @@ def train(work: Work, venv: Path | None, longest_s: float = _LONGEST_S) -> Run:
 
 
 def _free_port() -> int:
-    """Below the ports that the system gives to outgoing connections."""
+    """Return a free port below the range for outgoing connections."""
     while True:
         port = random.randrange(16_000, 32_000)
         with socket.socket() as tried:
@@ -196,13 +197,13 @@ def _free_port() -> int:
 
 
 def summary_in(line: str) -> tuple[int, float] | None:
-    """The step and the mean reward of a summary, of groups where there are any; None for other lines."""
+    """Return the step and the mean (group) reward if a line is a summary; otherwise None."""
     found = _SUMMARY.search(line)
     return None if found is None else (int(found[1]), float(found[3] or found[2]))
 
 
 def followed(work: Work, command: list[str], longest_s: float) -> Run:
-    """Read the console's summaries, which both trainers print in the same form, up to the reward."""
+    """Read the summaries that a trainer prints until the target reward. Both trainers use the same format."""
     goal = quick.learned(work.task)
     steps, seconds, rewards, lines = [], [], [], []
     begin_s = time.monotonic()
@@ -221,14 +222,14 @@ def followed(work: Work, command: list[str], longest_s: float) -> Run:
                 learned = rewards[-1] >= goal
                 is_stopped = learned or now_s > longest_s
                 if is_stopped:
-                    process.send_signal(signal.SIGINT)  # both save and end
+                    process.send_signal(signal.SIGINT)  # both trainers then save and exit
     if not is_stopped and process.returncode:
         raise RuntimeError("".join(lines[-20:]))
     return Run(work.settings(), steps, seconds, rewards, learned)
 
 
 def table(found: dict[tuple[str, float], dict[str, list[Run]]]) -> Iterator[str]:
-    """A row per task and pace: medians of the seconds and steps, and how many times as fast as ML-Agents."""
+    """Yield a table row per task and pace: median seconds and steps, and the speedup over ML-Agents."""
     yield "| simulation | ms per exchange | reward | ML-Agents | same YAML | `config/quick/` | times as fast |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for (task, ms), runs in found.items():

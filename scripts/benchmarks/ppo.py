@@ -1,4 +1,4 @@
-"""PPO end to end, as a user runs it: the command line, a player process, gRPC. Start-up is left out of the figures."""
+"""End-to-end benchmarks of PPO with the command line, a player process and gRPC, not counting the start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUMMARY = re.compile(r"Step: (\d+)\. Time Elapsed: ([\d.]+) s")
 
 @dataclass(frozen=True)
 class Case:
-    """One run: what is trained, for how long, and the figures it must reach."""
+    """A benchmark: the configuration, the player, and the target speed (``bar``)."""
 
     name: str
     player: list[str]
@@ -77,7 +77,7 @@ def measure(cases: Sequence[Case] = (BALL, SIMULATED_BALL, HUNDRED)) -> list[Row
 
 
 def memory() -> list[Row]:
-    """Resident memory with 100 agents after 5 and after 20 buffers' worth of steps."""
+    """Measure resident memory with 100 agents, after 5 and 20 buffers."""
     long = train(HUNDRED, max_steps=20 * 10240)
     at = long.memory_at
     return [
@@ -88,7 +88,7 @@ def memory() -> list[Row]:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run: (step, seconds, resident MB) at every summary."""
+    """(step, seconds, resident MB) at each summary of a run."""
 
     summaries: list[tuple[int, float, float]]
 
@@ -131,7 +131,7 @@ def follow(command: list[str]) -> Figures:
                 summaries.append((int(found[1]), float(found[2]), _resident_mb(process.pid)))
     if process.returncode:
         raise RuntimeError("".join(lines[-20:]))
-    time.sleep(0.5)  # the port is free again
+    time.sleep(0.5)  # wait until the port is free again
     return Figures(summaries)
 
 

@@ -1,14 +1,14 @@
-"""``scripts/bench quick``: in how many steps and seconds ``config/quick/`` learns what ML-Agents' settings learn.
+"""``scripts/bench quick``: measures how many steps and seconds ``config/quick/`` and ML-Agents' settings need.
 
-Each task of ``quick.yaml`` is learned by both configurations with several seeds. A run has learned it with the first
-window of steps whose mean reward is 95 % of the way from that of random actions to the one that ML-Agents' settings end
-with. There a run of these ends, too; those of ``config/quick/`` go on, to show that it lasts. Seconds are those of the
-processor: the simulation is in the same process, and what else the machine does counts little.
+Both configurations learn each task of ``quick.yaml`` with several seeds. A task is learned in the first window of steps
+whose mean reward is 95 % of the way from the reward of random actions to the final reward of ML-Agents' settings. Runs
+with ML-Agents' settings end there; runs of ``config/quick/`` continue, to show that the reward remains high. Seconds
+are CPU time, including the simulation, which is in the same process.
 
-Every run is a process of its own and leaves one file in ``--results``; one that is there is not run again unless its
+Each run has its own process and writes one file to ``--results``. A run whose file exists is not repeated unless its
 configuration has changed.
 
-``python -m scripts.benchmarks.quick TASK WHO SEED FILE`` is one run.
+``python -m scripts.benchmarks.quick TASK WHO SEED FILE`` makes one run.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from scripts.benchmarks.report import Row, shown
 
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 SLOW, QUICK, RIVAL = "slow", "quick", "rival"
-LEARNT = 0.95  # of the way
-WANTED = 2 / 3  # of the steps or seconds
+LEARNT = 0.95  # fraction of the way from the random to the final reward
+WANTED = 2 / 3  # target for steps and seconds, as a fraction of the baseline
 _NAMES = {SLOW: "options of ML-Agents", QUICK: "config/quick"}
-_COLORS = {SLOW: "#c77d11", QUICK: "#2a86d1"}  # both are seen on white and on black
+_COLORS = {SLOW: "#c77d11", QUICK: "#2a86d1"}  # visible on white and on black
 _GREY = "#8a8a8a"
 _REWARD = "Environment/Cumulative Reward"
-# Steps, reward and seconds of each.
+# Steps, reward and seconds of each window.
 _Windows: TypeAlias = list[tuple[int, float, float]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """Name one run and its file."""
+    """A run to make, and its file."""
 
     task: str
     who: str
@@ -58,7 +58,7 @@ class Work:
         return results / f"{self.task}-{self.who}-{self.seed}.json"
 
     def found(self, results: Path) -> Run | None:
-        """Return what there is of it, if that is of today's configuration."""
+        """Return the recorded run, or None if there is none with the current configuration."""
         if not self.file(results).exists():
             return None
         run = Run(**json.loads(self.file(results).read_text(encoding="utf-8")))
@@ -67,14 +67,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Run:
-    """What is left of a run.
+    """The result of a run.
 
     Attributes:
-        settings: its configuration.
-        steps: ends of its windows.
-        rewards: mean reward of each.
-        seconds: of the processor up to the end of each, the start of the run included.
-        all_seconds: of the clock, for the whole run.
+        settings: the configuration.
+        steps: number of steps at the end of each window.
+        rewards: mean reward of each window.
+        seconds: CPU time from the start of the run to the end of each window.
+        all_seconds: wall time of the whole run.
     """
 
     settings: dict[str, Any]
@@ -84,20 +84,20 @@ class Run:
     all_seconds: float
 
     def got_to(self, reward: float) -> tuple[float, float]:
-        """Return the steps and the seconds that it took; infinite if it never did."""
+        """Return the steps and seconds until the reward was reached; infinite if it was not reached."""
         at = next((at for at, one in enumerate(self.rewards) if one >= reward), None)
         return (math.inf, math.inf) if at is None else (self.steps[at], self.seconds[at])
 
 
 def learned(task: str) -> float:
-    """Return the reward that counts as learned."""
+    """Return the reward at which a task counts as learned."""
     start, end = TASKS[task]["rewards"]
     return start + LEARNT * (end - start)  # type: ignore[no-any-return]
 
 
 @cache
 def settings(task: str, who: str) -> dict[str, Any]:
-    """Return the configuration of a run, its environment included."""
+    """Return the configuration of a run, including its environment."""
     said = TASKS[task]
     name = f"quick/{task}.yaml" if who == QUICK else said["slow"]
     mapping: dict[str, Any] = yaml.safe_load((ROOT / "config" / name).read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def settings(task: str, who: str) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
-    """Make the runs that are missing, plot the curves, and return the figures of all that are there."""
+    """Make the missing runs, plot the curves, and return the figures of all existing runs."""
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
@@ -124,14 +124,14 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def rivals(tasks: Sequence[str]) -> Iterator[Work]:
-    """Yield the runs that others play against."""
+    """Yield the runs to train the opponents of self-play tasks."""
     for task in tasks:
         if "games" in TASKS[task]:
             yield Work(task, RIVAL, 0)
 
 
 def planned(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Work]:
-    """Yield the runs, both configurations in turn, the first seed of all tasks first."""
+    """Yield the runs seed by seed, alternating between both configurations."""
     for seed in seeds:
         for task in tasks:
             yield Work(task, SLOW, seed)
@@ -139,7 +139,7 @@ def planned(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Work]:
 
 
 def _read(task: str, seeds: Sequence[int], results: Path) -> dict[str, list[Run]]:
-    """Return the runs that are there: whose -> one after the other, by their seeds."""
+    """Return configuration -> existing runs, in the order of their seeds."""
     runs = {who: [Work(task, who, seed).found(results) for seed in seeds] for who in (SLOW, QUICK)}
     return {who: [run for run in some if run is not None] for who, some in runs.items()}
 
@@ -168,7 +168,7 @@ def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
 
 
 def _several(figures: Sequence[float]) -> str:
-    """Return the median and the figure of each seed."""
+    """Format the median and the figures of all seeds."""
     return f"**{shown(statistics.median(figures))}** ({' '.join(map(shown, figures))})"
 
 
@@ -177,7 +177,7 @@ def _part(slow: float, quick: float) -> str:
 
 
 def _plot(found: dict[str, dict[str, list[Run]]], path: Path) -> None:
-    """Plot the rewards of every seed while training, one chart per task, on a background that is not there."""
+    """Plot the training rewards of all seeds, with one chart per task and a transparent background."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -211,7 +211,7 @@ def _chart(place: Any, task: str, runs: dict[str, list[Run]]) -> None:
 
 
 def run(task: str, who: str, seed: int, file: Path) -> None:
-    """Make one run and leave its file."""
+    """Make one run and write its file."""
     begin_s, rival = time.perf_counter(), file.with_name(f"{task}-{RIVAL}")
     windows: _Windows = []
     if who == RIVAL:
@@ -226,7 +226,7 @@ def run(task: str, who: str, seed: int, file: Path) -> None:
 
 
 def _collect(task: str, who: str, seed: int) -> _Windows:
-    """Train; the rewards are those of the episodes of each window."""
+    """Train, and return the mean episode rewards of the windows."""
     from trajtrainer.run.api.epochs import EpochStats
     from trajtrainer.run.api.learn import learn
 
@@ -253,7 +253,7 @@ def _collect(task: str, who: str, seed: int) -> _Windows:
 
 
 def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
-    """Train; the rewards are what the checkpoints win against the rival. Steps are those of all behaviors together."""
+    """Train, and use each checkpoint's score against the rival as its reward. Steps are the sum over all behaviors."""
     from trajtrainer.run.api.learn import learn
     from trajtrainer.run.hooks import SavedCheckpoint
 
@@ -266,8 +266,8 @@ def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
 
     def play(saved: SavedCheckpoint) -> None:
         steps[saved.behavior] = saved.step
-        if len(steps) == len(mapping["behaviors"]) and not saved.is_last:  # that is another one of the same steps
-            seconds = time.process_time() - begin_cpu_s  # the games are another process's
+        if len(steps) == len(mapping["behaviors"]) and not saved.is_last:  # the last one has the same step
+            seconds = time.process_time() - begin_cpu_s  # excludes the games, which run in another process
             share = _share_won(task, saved.path.parents[1], rival)
             windows.append((sum(steps.values()), share, seconds))
 
@@ -285,14 +285,14 @@ def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
 
 
 def _train_rival(task: str, seed: int, rival: Path) -> None:
-    """Leave a run that others play against."""
+    """Train the run that other runs play against."""
     from trajtrainer.run.api.learn import learn
 
     learn(settings(task, RIVAL), seed=seed, run_id=rival.name, results_dir=rival.parent, force=True)
 
 
 def _share_won(task: str, run: Path, rival: Path) -> float:
-    """Return the share of the games that a run wins against the rival, each of either side; a draw is half a game."""
+    """Return the fraction of games that a run wins against the rival, over both sides; a draw counts as half a win."""
     env, *arguments = TASKS[task]["env"]
     games = ["--games", str(TASKS[task]["games"]), "--seed", "1"]
     with tempfile.TemporaryDirectory() as folder:

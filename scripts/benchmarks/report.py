@@ -1,4 +1,4 @@
-"""Rows of a benchmark, as a table and as JSON."""
+"""Prints the results of benchmarks as a table, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNS = 5
 
 @dataclass(frozen=True)
 class Row:
-    """One measured figure: the median of ``runs``."""
+    """One result: the measurements in ``runs``, of which the median is shown, and the target (``bar``)."""
 
     work: str
     unit: str
@@ -32,7 +32,7 @@ class Row:
 
 
 def interleaved(measurements: Sequence[Callable[[], float]], runs: int = RUNS) -> list[list[float]]:
-    """Runs all measurements in turn, ``runs`` times, so that a disturbance hits all of them alike."""
+    """Repeat all measurements ``runs`` times, alternating, so that disturbances affect all of them equally."""
     figures: list[list[float]] = [[] for _ in measurements]
     for _ in range(runs):
         for found, measure in zip(figures, measurements, strict=True):
@@ -50,7 +50,7 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def shown(value: float) -> str:
-    """Return a number with three digits that count, or all of a larger one; infinity is ``never``."""
+    """Format a number with three significant digits, or as an integer from 100 on; infinity is ``never``."""
     if math.isinf(value):
         return "never"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

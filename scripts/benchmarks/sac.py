@@ -1,4 +1,4 @@
-"""SAC and XQC: gradient updates, the replay, and 3DBall end to end."""
+"""Benchmarks of SAC and XQC: gradient updates, the replay, and 3DBall end to end."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ NETWORKS = ((64, 2), (128, 2), (256, 3))  # hidden_units, num_layers
 BATCHES = (64, 256)
 STEPS = 1_000_000
 HORIZON = 1000
-_SECONDS = 1.0  # of one measurement
+_SECONDS = 1.0  # duration of one measurement
 
 
 def _shipped(name: str, agents: int, max_steps: int, bar: float) -> Case:
-    """The configuration that comes with the project, for fewer steps."""
+    """Return a case with a shipped configuration, for fewer steps."""
     path = f"config/sac/{name}.yaml"
     settings = yaml.safe_load((Path(__file__).resolve().parents[2] / path).read_text())["behaviors"][name]
     return Case(
@@ -74,7 +74,7 @@ def _spec() -> BehaviorSpec:
 
 
 def _updates() -> list[Row]:
-    """Value networks one after the other, and together."""
+    """Measure gradient updates in which the value networks are computed one by one, and together."""
     cases = [
         (f"SAC update, {hidden}x{layers}, batch {size}, {way}", _sac(hidden, layers, stacked=stacked), _batch(size))
         for hidden, layers in NETWORKS
@@ -126,7 +126,7 @@ def _batch(size: int, observations: int = OBSERVATIONS, actions: int = ACTIONS) 
     )
 
 
-# Shapes of HalfCheetah: what SAC and XQC need for one step of the environment by their configurations.
+# Updates of SAC and XQC per environment step, with the configurations and shapes of HalfCheetah
 
 
 def _of_half_cheetah() -> list[Row]:
@@ -152,7 +152,7 @@ def _configured(name: str) -> SAC:
 
 
 def _cpu_ms(algorithm: SAC, batch: Minibatch) -> float:
-    """Processor time of the updates of one step, the mean over 30 updates."""
+    """Return the CPU time of the updates per environment step, averaged over 30 updates."""
     hyper = algorithm.context.settings.hyperparameters
     assert isinstance(hyper, SACHyperparameters)
     begin_s = time.process_time()
@@ -174,7 +174,7 @@ def _per_second(work: Callable[[], object]) -> float:
 
 
 def _replay() -> list[Row]:
-    """A full replay of a million steps: drawing, memory, saving."""
+    """Measure sampling, memory usage and saving of a full replay of a million steps."""
     replay = Replay(_spec(), [np.float32], num_rows=rows_for(STEPS, HORIZON))
     packed = _trajectories(50)
     while not replay.is_full:

@@ -1,12 +1,12 @@
-"""Self-play PPO with two teams of 10, against plain PPO with the same agents; and how long a swap takes.
+"""Compares self-play PPO of two teams of 10 with plain PPO of the same agents, and measures how long a swap takes.
 
-Per acting agent-step self-play learns from half as many steps as plain PPO does. So that what it costs is not hidden
-behind what it need not learn, it is measured against plain PPO that all 20 agents act by, in one pass, and that drops
-the trajectories of one team: both learn from the same 10 agents. What is left between them is a second pass for the
-opponents, less recording, snapshots, swaps and ratings. All of it is one process with one thread, so seconds of CPU are
-those of a quiet machine.
+Per agent-step, self-play learns from half as many steps as plain PPO, which would hide its costs. It is therefore
+compared with plain PPO in which all 20 agents act in one forward pass, but the trajectories of one team are dropped, so
+that both learn from the same 10 agents. The remaining differences are a second forward pass for the opponents, less
+recording, snapshots, swaps and ratings. Everything is measured in CPU time of a process with one thread, which other
+processes affect little.
 
-``python -m scripts.benchmarks.self_play CASE`` is one run, in a process of its own.
+``python -m scripts.benchmarks.self_play CASE`` makes one run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trajtrainer.settings.yaml.convert import load
 TEAMS, SIZE, EPISODE = 2, 10, 100
 SELF_PLAY = {"save_steps": 6000, "team_change": 30000, "swap_steps": 2000, "window": 10}
 LARGE = {"hidden_units": 512, "num_layers": 2}
-# Name -> self-play, networks, max_steps of a behavior.
+# Name -> whether to use self-play, network settings, max_steps of a behavior.
 CASES: dict[str, tuple[bool, dict[str, Any], int]] = {
     "plain": (False, BALL.network, 72000),
     "one team learns": (False, BALL.network, 36000),
@@ -52,7 +52,7 @@ _PART = 90.0
 
 
 class Match:
-    """Two teams whose agents all decide at every message; every match ends after 100, won by one of them."""
+    """An environment with two teams whose agents decide in each message. Each match takes 100 messages and is won."""
 
     num_workers = 1
 
@@ -103,7 +103,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Discarding:
-    """Records a team's steps as of all others, and drops its trajectories."""
+    """Records the steps of a team like those of others, but drops its trajectories."""
 
     behavior: CollectedBehavior
 
@@ -119,7 +119,7 @@ def _recorder(behavior: CollectedBehavior, team: int) -> AgentProcessor | Discar
 
 
 def measure() -> list[Row]:
-    """All cases in turn, several times."""
+    """Measure all cases several times, alternating."""
     plain, one, ours, swaps = interleaved([partial(_in_process, case) for case in CASES], RUNS)
     parts = [100 * own / other for own, other in zip(ours, one, strict=True)]
     return [
@@ -138,7 +138,7 @@ def _in_process(case: str) -> float:
 
 
 def run(case: str) -> float:
-    """One training. Return acting agent-steps per second of CPU, or of the swaps the longest in ms."""
+    """Train, and return agent-steps per CPU second; for ``swaps``, return the duration of the longest swap in ms."""
     from trajtrainer.learning.trainers.self_play import SelfPlay
     from trajtrainer.run.session import train
 

@@ -1,4 +1,4 @@
-"""How long commands take to start, as whole processes, each in turn with ``import torch``.
+"""Measures how long commands take to start, compared with ``import torch`` in a new process.
 
 ``scripts/bench start [--mlagents VENV]``; for VENV see ``scripts/benchmarks/mlagents.py``.
 """
@@ -30,7 +30,7 @@ _LEARN = [*_TRAJTRAINER, "learn", _CONFIGURATION]
 
 
 def measure(venv: Path | None = None) -> list[Row]:
-    """Seconds of each command, and multiples of ``import torch`` or of an empty program in the same round."""
+    """Measure the seconds of each command, and their ratio to ``import torch`` or an empty program."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _seconds([*_TRAJTRAINER, "learn", "builtin:quick/Basic", *_options(folder), "--run-id=trained"])
@@ -69,7 +69,7 @@ def _options(folder: Path) -> list[str]:
 
 
 def _player(folder: Path, start_s: float) -> Path:
-    """A build that needs this long, and the start of a Python program, until it connects."""
+    """Write a player that waits for this long before it starts and connects."""
     file = folder / f"player-{start_s:g}.x86_64"
     served = shlex.join([sys.executable, "-m", "trajtrainer.envs.sim", "3DBall"])
     file.write_text(f'#!/bin/sh\nsleep {start_s:g}\nexec {served} "$@"\n')
@@ -84,7 +84,7 @@ def _seconds(command: Sequence[str]) -> float:
 
 
 def _until_connected(learn: Sequence[str], player: Path, folder: Path) -> float:
-    """Until the line of both trainers that the player has connected."""
+    """Return the seconds until a trainer logs that the player has connected. Both trainers use the same message."""
     command = [*learn, f"--env={player}", f"--results-dir={folder / 'results'}", "--run-id=started", "--force"]
     command += [f"--base-port={_PORT}", "--torch-device=cpu"]
     begin_s, seconds, lines = time.monotonic(), None, []
@@ -97,17 +97,17 @@ def _until_connected(learn: Sequence[str], player: Path, folder: Path) -> float:
                 process.send_signal(signal.SIGINT)
     if seconds is None:
         raise RuntimeError("".join(lines[-20:]))
-    time.sleep(0.5)  # the port is free again
+    time.sleep(0.5)  # wait until the port is free again
     return seconds
 
 
 def _on_top(learn: Sequence[str], player: Path, folder: Path) -> float:
-    """What a trainer adds to the time that its player needs until it connects."""
+    """Return the seconds that a trainer adds to the time that its player needs to connect."""
     return _until_connected(learn, player, folder) - _own_start(player)
 
 
 def _own_start(player: Path) -> float:
-    """Seconds from the player's start until it connects."""
+    """Return the seconds that a player needs to start and connect."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         begin_s = time.monotonic()
         with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the wire costs: answering one player with bytes made beforehand, and stepping it without learning."""
+"""Measures the cost of communication: answering a player with prepared bytes, and stepping it without learning."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_actions(agents: int) -> ActionBatch:
 
 
 class _CannedServer(grpc.GenericRpcHandler):
-    """Answers every message after the handshake with the same bytes, decoding nothing."""
+    """Answers each message after the handshake with the same bytes, without decoding it."""
 
     def __init__(self, agents: int) -> None:
         handshake = UnityMessageProto()

@@ -1,11 +1,10 @@
-"""``scripts/bench xqc``: what XQC learns on HalfCheetah with networks of several widths and several paces.
+"""``scripts/bench xqc``: compares network sizes and update rates of XQC on HalfCheetah by return and CPU time.
 
-Each run has 30,000 steps of ``config/xqc/HalfCheetah.yaml`` with other sizes, in a process of its own with one thread.
-It leaves one file in ``--results`` when it ends; one that is there is not run again, so the program may be stopped at
-any time. Needs MuJoCo. ``scripts/bench xqc --seeds 2 --jobs 1 --results FOLDER`` makes all of them in turn, the first
-seed of every case first.
+Each run takes 30,000 steps of ``config/xqc/HalfCheetah.yaml`` with other sizes, in its own process with one thread. At
+the end, it writes one file to ``--results``. Runs whose file exists are skipped, so the program may be stopped at any
+time. Needs MuJoCo. ``scripts/bench xqc --seeds 2 --jobs 1 --results FOLDER`` makes all runs sequentially, seed by seed.
 
-``python -m scripts.benchmarks.xqc CASE SEED FILE`` is one run.
+``python -m scripts.benchmarks.xqc CASE SEED FILE`` makes one run.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ EPISODES = 10
 
 
 class Case(NamedTuple):
-    """Sizes of the networks, and how often they learn.
+    """Network sizes, and the update rate.
 
     Attributes:
         critic: hidden units of the critics.
         actor: hidden units of the policy.
-        layers: of each network.
-        updates: gradient steps for each step of the environment.
-        schedule: of the learning rate.
+        layers: number of layers of each network.
+        updates: gradient steps per environment step.
+        schedule: learning rate schedule.
     """
 
     critic: int
@@ -52,7 +51,7 @@ class Case(NamedTuple):
         return name if self.schedule == "linear" else f"{name}-{self.schedule}"
 
 
-# The cheap ones first. The paper has critics of 512 units and a policy of 256, each with 4 layers, and 2 updates.
+# Cheapest first. The paper uses critics with 512 units and a policy with 256 units, 4 layers each, and 2 updates.
 CASES = {
     str(case): case
     for case in (
@@ -73,7 +72,7 @@ CASES = {
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
-    """Make the runs that are missing, and return the figures of all that are there."""
+    """Make the missing runs, and return the figures of all existing runs."""
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     runs = [(_file(results, name, seed), [name, str(seed)]) for seed in arguments.seeds for name in CASES]
@@ -95,7 +94,7 @@ def _rows(results: Path) -> Iterator[Row]:
 
 
 def configuration(case: Case) -> dict[str, Any]:
-    """The configuration of HalfCheetah with other sizes."""
+    """Return the configuration of HalfCheetah with the sizes of a case."""
     text = (ROOT / "config" / "xqc" / "HalfCheetah.yaml").read_text(encoding="utf-8")
     mapping: dict[str, Any] = yaml.safe_load(text)
     (behavior,) = mapping["behaviors"].values()
@@ -111,7 +110,7 @@ def configuration(case: Case) -> dict[str, Any]:
 
 
 def run(name: str, seed: int, file: Path) -> None:
-    """Train, and leave the returns of episodes with the most likely actions and the CPU seconds of the training."""
+    """Train, and write the CPU time and the returns of episodes with deterministic actions to a file."""
     import trajtrainer
 
     mapping = configuration(CASES[name])

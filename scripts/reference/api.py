@@ -32,7 +32,7 @@ print(trajtrainer.__version__)
 
 
 def api_pages() -> dict[str, str]:
-    """Name below docs/reference/api -> page."""
+    """Return path in docs/reference/api -> page."""
     objects = {name: getattr(trajtrainer, name) for name in trajtrainer.__all__ if name != "__version__"}
     groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
     functions, classes = dict[str, str](), dict[str, str]()
@@ -63,13 +63,13 @@ def _line(name: str, target: str, docstring: str | None) -> str:
 
 
 def _module(module: Any) -> str:
-    """A page with all names of a module."""
+    """Return a page with all names of a module."""
     lines = [f"# {module.__name__.removeprefix('trajtrainer.')}", "", MADE, "", *markdown(module.__doc__ or "")]
     return "\n".join([*lines, *(_member(name, getattr(module, name)) for name in module.__all__)])
 
 
 def _member(name: str, each: Any) -> str:
-    """What a function returns, a class is for, or a validator asks for."""
+    """Describe a member of a module: a function, a class or a validator."""
     if inspect.isfunction(each):
         return "\n".join([f"## {name}", "", *code(signature(name, each)), *markdown(each.__doc__ or "")])
     if not isinstance(each, type):
@@ -87,7 +87,7 @@ def _error(name: str, each: type[Exception]) -> str:
 
 
 def _page(name: str, each: Any) -> str:
-    """The page of a class or function."""
+    """Return the page of a class or function."""
     first, *rest = markdown(each.__doc__ or "")
     lines = [f"# {name}", "", MADE, "", first, ""]
     is_record = attrs.has(each) or "__dataclass_fields__" in vars(each)

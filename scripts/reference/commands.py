@@ -27,7 +27,7 @@ _USUAL = ("positional arguments", "options")
 
 
 def command_pages() -> dict[str, str]:
-    """Name below docs/reference -> page."""
+    """Return path in docs/reference -> page."""
     commands = COMMANDS.builtin
     rows = [f"| [`{name}`](cli/{name}.md) | {command.help} |" for name, command in commands.items()]
     pages = {f"cli/{name}.md": _page(name, command) for name, command in commands.items()}
@@ -73,7 +73,7 @@ def _described(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
 
 
 def _use(action: argparse.Action) -> str:
-    """An argument in the usage, as ``[NAME ...]``."""
+    """Return an argument as it appears in the usage, such as ``[NAME ...]``."""
     name = _value(action)
     if action.nargs in ("+", "*"):
         return f"{name} [{name} ...]" if action.nargs == "+" else f"[{name} ...]"
@@ -85,7 +85,7 @@ def _named(action: argparse.Action) -> str:
 
 
 def _value(action: argparse.Action) -> str:
-    """The placeholder of a value; empty for a switch."""
+    """Return the placeholder of an option's value; "" for a switch."""
     if action.nargs == 0:
         return ""
     if isinstance(action.metavar, tuple):
@@ -111,7 +111,7 @@ def _meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Help text as Markdown: what looks like code or HTML is shown as it is."""
+    """Convert help text to Markdown, without changing how code and HTML are shown."""
     text = re.sub(r"(?<!\w)'([^'\s][^']*)'(?!\w)", r"`\1`", text)  # quoted words are code
     text = re.sub(r"(?<![\w`-])--[a-z][\w-]*(=\w+)?", r"`\g<0>`", text)
     parts = re.split(r"(`[^`]*`)", text)

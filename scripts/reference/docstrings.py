@@ -15,13 +15,13 @@ MADE = "<!-- Made by scripts/pages.py from the code: change docstrings and help 
 
 
 def marked(text: str) -> str:
-    """A docstring's text as Markdown on one line."""
+    """Return a docstring's text as Markdown on one line."""
     text = re.sub(r":\w+:(`[^`]+`)", r"\1", " ".join(text.split()))
     return re.sub(r"``(.+?)``", r"`\1`", text)
 
 
 def linked(text: str, page: str) -> str:
-    """Text of the API page ``page`` in which the first mention of each other public class links to its page."""
+    """Return the text of an API page, with a link at the first mention of each other public class."""
     for name in set(re.findall(r"`(\w+)`", text)) - {page}:
         if has_page(name):
             text = re.sub(rf"(?<!\[)`{name}`", f"[`{name}`]({name}.md)", text, count=1)
@@ -29,19 +29,19 @@ def linked(text: str, page: str) -> str:
 
 
 def has_page(name: str) -> bool:
-    """Whether ``import trajtrainer`` has this name and documents it itself, neither an error nor an alias."""
+    """Return whether a public name of trajtrainer has its own page, unlike errors and aliases."""
     each = getattr(trajtrainer, name, None) if name in trajtrainer.__all__ else None
     is_documented = inspect.isfunction(each) or (isinstance(each, type) and not issubclass(each, Exception))
     return is_documented and each.__module__.startswith("trajtrainer.")
 
 
 def first_sentence(docstring: str) -> str:
-    """The first sentence of a docstring."""
+    """Return the first sentence of a docstring."""
     return re.split(r"(?<=\.)(?<!et al\.)\s", marked(re.split(r"\n\s*\n", inspect.cleandoc(docstring))[0]))[0]
 
 
 def signature(name: str, function: Any) -> str:
-    """A function's head as it would be written."""
+    """Return a function's signature as source code."""
     signature = inspect.signature(function)
     words, starred = [], False
     for parameter in signature.parameters.values():
@@ -68,12 +68,12 @@ def _annotation(annotation: Any) -> str:
 
 
 def code(text: str) -> list[str]:
-    """A block of code, as a doctest if it looks like one."""
+    """Return a fenced code block, marked as a doctest if it looks like one."""
     return [f"```{'pycon' if text.startswith('>>>') else 'py'}", text, "```", ""]
 
 
 def markdown(docstring: str) -> Iterator[str]:
-    """Yield the lines of Markdown that a docstring makes."""
+    """Convert a docstring to Markdown, line by line."""
     for title, body in parts(docstring):
         if title:
             yield from (f"{title}:", "")

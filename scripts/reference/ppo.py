@@ -11,10 +11,10 @@ BLOCK = re.compile(r"<!-- code (?P<name>\S+) \| (?P<first>.*?) \| (?P<end>.*?) ?
 
 
 def with_current_code(page: str) -> str:
-    """The page with its blocks of code as they are now.
+    """Return the page with current code in its code blocks.
 
-    A block is named by its function in ``trajtrainer.learning.algos``, the beginning of its first line, and that of the
-    line behind its last; without the latter it goes to the end of the function.
+    A block is specified by its function in ``trajtrainer.learning.algos``, the start of its first line, and the start
+    of the line after its last one. Without the latter, it continues to the end of the function.
 
     Raises:
         LookupError: the function has no such line.

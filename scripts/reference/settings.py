@@ -49,7 +49,7 @@ _WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "t
 
 
 def settings_pages() -> dict[str, str]:
-    """Name below docs/reference/settings -> page."""
+    """Return path in docs/reference/settings -> page."""
     sections: list[_Section] = [*walk(RunSettings, (), set()), (("search",), SearchSettings)]
     places = {cls: (_file(path), anchor(heading(path))) for path, cls in sections}
     pages = defaultdict[str, list[str]](list)
@@ -62,7 +62,7 @@ def settings_pages() -> dict[str, str]:
 
 
 def _file(path: tuple[str, ...]) -> str:
-    """The page of a section: of its key at the top, or of its key in a behavior if that has many keys of its own."""
+    """Return the file name of a section's page, which depends on its top-level key or its key in a behavior."""
     if path[:2] == ("behaviors", "NAME") and len(path) > 2:
         hyperparameters = re.match(r"hyperparameters \((\w+)\)", path[2])
         if hyperparameters:
@@ -77,7 +77,7 @@ def _title(file: str) -> str:
 
 
 def _contents(sections: Sequence[_Section]) -> str:
-    """The sections with links, each at the anchor that it had when all were on one page."""
+    """Return a table with links to all sections, with the anchors from when all sections were on one page."""
     rows = [
         f"| [{heading(path)}]({_file(path)}{anchor(heading(path))}){{ {anchor(heading(path))} }} | "
         f"{_sentence(_intro(cls))} |"
@@ -88,7 +88,7 @@ def _contents(sections: Sequence[_Section]) -> str:
 
 
 def walk(cls: type[Any], path: tuple[str, ...], seen: set[type[Any]]) -> Iterator[_Section]:
-    """Yield place and class of every section, each class at the first place that has it."""
+    """Yield the path and class of each section; if a class occurs several times, only the first path."""
     seen.add(cls)
     yield path, cls
     for field in fields_of(cls):
@@ -112,7 +112,7 @@ def _below(field: attrs.Attribute[Any]) -> Iterator[tuple[tuple[str, ...], type[
 
 
 def _bare(declared: Any) -> Any:
-    """Return a type without its None."""
+    """Return an optional type without None."""
     (first, *more) = [each for each in get_args(declared) if each is not type(None)] or [declared]
     return first if type(None) in get_args(declared) and not more else declared
 
@@ -125,7 +125,7 @@ def _classes(declared: Any) -> Iterator[type[Any]]:
 
 
 def heading(path: tuple[str, ...]) -> str:
-    """The name of a section: its place, below NAME where that is clear."""
+    """Return the heading of a section: its path, without the part up to NAME where that is unambiguous."""
     below = path[2:]
     is_clear = below and below[0] not in attrs.fields_dict(RunSettings)
     return ".".join(below if is_clear else path) or "The whole file"
@@ -137,7 +137,7 @@ def anchor(heading: str) -> str:
 
 
 _Places = Mapping[type[Any], tuple[str, str]]
-"""Class -> its page and its anchor there."""
+"""Class -> its page and its anchor on the page."""
 
 
 def table(path: tuple[str, ...], cls: type[Any], places: _Places) -> str:
@@ -188,7 +188,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(field: attrs.Attribute[Any], places: _Places) -> str:
-    """Return in words what a key may have."""
+    """Describe the values that a key may have."""
     declared = _bare(field.type)
     if isinstance(declared, type) and issubclass(declared, enum.Enum):
         return ", ".join(f"`{member.value}`" for member in declared)

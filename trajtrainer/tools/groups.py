@@ -89,7 +89,7 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
         results: the folder that contains the runs.
 
     Raises:
-        RunFolderError: a run does not exist, or none of them can be read. The message lists all problems.
+        RunFolderError: a run does not exist, or no run can be read. The message lists all problems.
     """
     missing: list[str] = []
     problems: list[str] = []

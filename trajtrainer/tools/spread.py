@@ -18,9 +18,9 @@ _TAILS = ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)
 _RESAMPLES = 2000
 _LAST_PART = 0.1
 _SEED = 0
-_POINTS = 201  # number of points that represent a distribution; they include the usual percentiles
-_NEIGHBORS = 0.25  # how close neighboring steps are, as a fraction of the distance between two points of a run
-_MAX_AT_ONCE = 1 << 22  # resamples are computed in pieces with at most this many numbers
+_POINTS = 201  # number of points that represent a distribution, including the usual percentiles
+_NEIGHBORS = 0.25  # steps closer than this are merged, as a fraction of the distance between two points of a run
+_MAX_AT_ONCE = 1 << 22  # resamples are computed in chunks of at most this many numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
     ended early does not shorten the others.
     """
     steps, values = _on_grid(runs, most)
-    known = ~np.isnan(values).all(axis=0)  # there may be no value between the end of one run and the start of the next
+    known = ~np.isnan(values).all(axis=0)  # runs may not overlap, which leaves gaps
     steps, values = steps[known], values[:, known]
     there = ~np.isnan(values)
     middle, low, high = np.empty((3, len(steps)))

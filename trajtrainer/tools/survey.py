@@ -1,4 +1,4 @@
-"""Finds out which behaviors an environment has and how fast it is, by letting its agents act at random for a while."""
+"""Finds the behaviors of an environment and measures its speed, by letting its agents act at random for a while."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def survey(
 class Stopwatch:
     """Wraps an environment and measures its exchanges: the time from sending actions to receiving the next steps.
 
-    The time for choosing actions is not included, and answers to resets are ignored. An environment in this process has
+    The time for choosing actions is not included, and resets are ignored. An environment in this process has
     one exchange for all of its copies, which are stepped one after another, as in training.
     """
 
@@ -79,7 +79,7 @@ class Stopwatch:
         self.kill = environment.kill
         self._environment = environment
         self._clock = clock
-        # The keys of both are worker numbers.
+        # Both dicts are keyed by worker number.
         self._sent_s: dict[int, float] = {}
         self._durations_s: dict[int, list[float]] = {}
 

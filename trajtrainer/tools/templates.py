@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 def fill(package: str, template: str, parts: Mapping[str, object]) -> str:
     """Render a package's template, replacing each ``<<part>>`` with its value."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: importing this module does not need jinja2
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # imported only when needed
 
     environment = Environment(  # noqa: S701 - source code, not HTML
         loader=PackageLoader(package),

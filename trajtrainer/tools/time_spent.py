@@ -1,4 +1,4 @@
-"""Where the time went, from ``timers.json``."""
+"""Summarizes how a run spent its time, according to ``timers.json``."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_a_wrong_name_does_not_pass_for_a_good_model(
     own = [f"--results-dir={results}", WALK, "--episodes=3", "--seed=1"]
     shutil.copy(tmp_path / "Walk.onnx", tmp_path / "Any.onnx")  # plays whatever there is
     assert evaluate(tmp_path / "Any.onnx", "--at-least=Other=-30", *own) == 3
-    assert "there is no mean return of Other; the behaviors that played are Walk." in capsys.readouterr().err
+    assert "there is no mean return for Other; the behaviors that played are Walk." in capsys.readouterr().err
 
     monkeypatch.setattr(Walk, "step", lambda *_: pytest.fail("it is known before"))
     assert "--at-least Wlak: first plays only Walk; did you mean Walk?" in refused(

@@ -51,7 +51,7 @@ def test_it_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (["ppo/3DBal"], "builtin:ppo/3DBal; did you mean builtin:ppo/3DBall? 'trajtrainer init' lists all of them."),
-        (["gym:CartPole-v1"], "To look at an environment, use: trajtrainer init --env=gym:CartPole-v1"),
+        (["gym:CartPole-v1"], "To write one for an environment, use: trajtrainer init --env=gym:CartPole-v1"),
         (["ppo/3DBall", "--env", "sim:3DBall"], "Pass either the name of a shipped configuration or an environment"),
         (["--env", "sim:3DBall", "--editor"], "Give either --env or --editor"),
         (["--env", "Builds/Nowhere"], "Couldn't launch the Builds/Nowhere environment"),

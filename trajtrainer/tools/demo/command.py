@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     merge = commands.add_parser("merge", help="merge the episodes of several recordings")
     split = commands.add_parser("split", help="write the first episodes to one recording and the rest to another")
     convert = commands.add_parser(
-        "convert", help="write a recording in another format, which the suffix of the output determines"
+        "convert", help="convert a recording to another format, chosen by the suffix of the output file"
     )
     for each in (info, merge):
         each.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from trajtrainer.experience.recordings.source import summarize  # late: --help does not need it
+    from trajtrainer.experience.recordings.source import summarize  # imported here to keep --help fast
     from trajtrainer.tools.recordings import format_summary
 
     summaries = [summarize(source) for source in _sources(arguments)]

@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; append @best "
         "for the best), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
-        "stands for all checkpoints of a run. All others are compared with the first model",
+        "stands for all checkpoints of a run. The other models are compared with the first one",
     )
-    add_count(parser, "--episodes", "episodes", "episodes of each behavior and team", default=_EPISODES)
+    add_count(parser, "--episodes", "episodes", "number of episodes per behavior and team", default=_EPISODES)
     add_count(
         parser,
         "--max-decisions",
         "decisions",
-        "truncate an episode after this many decisions of its agent; its return until then counts",
+        "truncate an episode after this many decisions of its agent, and count the return up to then",
         default=MAX_DECISIONS,
     )
     parser.add_argument(
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
         settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
-        from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # late: --help does not need it
+        from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # imported here to keep --help fast
 
         options = EvaluateOptions(**{each.name: getattr(arguments, each.name) for each in fields(EvaluateOptions)})
         evaluation = evaluate(arguments.models, settings, options)

@@ -38,7 +38,7 @@ from trajtrainer.tools.evaluate.film import Film, check_film
 logger = logging.getLogger(__name__)
 
 TOO_LOW = 3
-"""Exit code of an evaluation that finished with a mean below the required one."""
+"""Exit code if a mean return is below the one required by ``--at-least``."""
 
 _CSV_COLUMNS = (
     "model", "behavior", "team", "copy", "episode", "seed", "return", "reward", "group_reward", "length", "interrupted",
@@ -104,7 +104,7 @@ class FinishedEvaluation:
     exit_code: int = 0
 
     def difference(self, number: int, behavior: str) -> EpisodeSample | None:
-        """Return by how much a model's episodes are better than the first model's; None for the first model."""
+        """Return the difference between a model's episodes and the first model's; None for the first model."""
         first = self.results[0].behaviors.get(behavior)
         if number == 0 or first is None:
             return None
@@ -187,8 +187,7 @@ def _play(
     """Play episodes with one model for all behaviors and teams. Return None if a signal arrived before they started.
 
     Raises:
-        SettingsError: the model does not match the agents, or ``options.at_least`` has a behavior that the model cannot
-            play here.
+        SettingsError: the model does not match the agents, or cannot play a behavior in ``options.at_least``.
         EnvironmentFaultError: the environment failed and could not be restarted.
         PolicyDivergedError: the model's actions are NaN.
     """
@@ -247,7 +246,7 @@ def _check_names(model: Model, options: EvaluateOptions, behaviors: Collection[s
     """Check that a model can play the behaviors in ``--at-least``. For ``behaviors``, see ``Model.plays``.
 
     Raises:
-        SettingsError: the model cannot play one of them, whichever behaviors the environment may still announce.
+        SettingsError: the model cannot play one of them, even if the environment announces more behaviors later.
     """
     for name, _ in options.at_least:
         if name is not None and not model.plays(name, behaviors):
@@ -262,7 +261,7 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
     for evaluated in results:
         for missing in at_least.keys() - {None, *evaluated.behaviors}:
             played = f"the behaviors that played are {', '.join(evaluated.behaviors)}"
-            faults.append(f"{evaluated.model.name}: there is no mean return of {missing}; {played}.")
+            faults.append(f"{evaluated.model.name}: there is no mean return for {missing}; {played}.")
         for name, result in evaluated.behaviors.items():
             wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean
             if wanted is not None and not mean >= wanted:

@@ -45,7 +45,7 @@ class Film:
         path: path of the file; its suffix determines the format.
 
     Attributes:
-        num_frames: number of frames that were added so far.
+        num_frames: number of frames added so far.
     """
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ _LOG_IN = "Log in with 'hf auth login', or set HF_TOKEN to a token from https://
 
 
 class HubError(TrajtrainerError):
-    """The hub refused something, failed, or did not respond."""
+    """The hub rejected a request, failed, or did not respond."""
 
 
 class Hub:
@@ -37,7 +37,7 @@ class Hub:
                 "'_', '.'), such as 'anna/ppo-3DBall'."
             )
         self.repository = repository
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads this at import
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # huggingface_hub reads this when it is imported
         try:
             import huggingface_hub.errors
             import huggingface_hub.utils
@@ -49,7 +49,7 @@ class Hub:
         huggingface_hub.utils.disable_progress_bars()
         huggingface_hub.utils.logging.set_verbosity_error()
         self._package: ModuleType = huggingface_hub
-        # The package reads the variable when it is imported, which may have been earlier.
+        # huggingface_hub reads HF_ENDPOINT only at import, so a later change would be missed.
         self.endpoint = os.environ.get("HF_ENDPOINT", huggingface_hub.constants.ENDPOINT).rstrip("/")
         self.api: Any = huggingface_hub.HfApi(
             endpoint=self.endpoint, library_name="trajtrainer", library_version=__version__
@@ -68,7 +68,7 @@ class Hub:
             HubError: the communication failed.
             OSError: a file cannot be read or written.
         """
-        import httpx2  # the package's HTTP client
+        import httpx2  # the HTTP client of huggingface_hub
 
         try:
             yield
@@ -76,7 +76,7 @@ class Hub:
             raise
         except Exception as error:
             cause: BaseException | None = error
-            while cause is not None:  # the package wraps some errors
+            while cause is not None:  # huggingface_hub wraps some errors
                 if isinstance(cause, self._package.errors.HfHubHTTPError):
                     raise HubError(self._refusal(cause.response.status_code, str(cause))) from error
                 if isinstance(cause, httpx2.HTTPError | self._package.errors.OfflineModeIsEnabled):

@@ -27,10 +27,10 @@ from trajtrainer.tools.hub.client import Hub, HubError
 logger = logging.getLogger(__name__)
 
 _MOST_FILES = 5_000
-_MOST_FAULTS = 5  # listed in a message
+_MOST_FAULTS = 5  # maximum number of problems listed in an error message
 _TIMEOUT_S = 30.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# Git runs programs in this folder. "git~1" is the short form of its name on Windows.
+# Git can run programs from a .git folder. "git~1" is its short name on Windows.
 _OF_GIT = re.compile(r"\.git|git~\d+", re.IGNORECASE)
 
 
@@ -44,7 +44,7 @@ def pull(
         results: the results folder; nothing is written outside of it.
         run_id: the name to give the run.
         revision: a branch, tag or commit; None for the newest commit.
-        most_bytes: a larger model is refused.
+        most_bytes: maximum size of the model.
         force: keep an existing run under another name, instead of refusing.
 
     Raises:
@@ -112,7 +112,7 @@ def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: 
 
         def update(self, n: float | None = 1) -> None:
             self.received += n or 0
-            if self.received > total + len(files):  # the meter also counts each file as 1
+            if self.received > total + len(files):  # huggingface_hub also counts files here
                 raise HubError(f"The hub at {hub.endpoint} sent more than it announced. Try again later.")
 
     with hub.translating_errors():
@@ -124,7 +124,7 @@ def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: 
             allow_patterns=[glob.escape(file.rfilename) for file in files],
             tqdm_class=Meter,
         )
-    shutil.rmtree(folder / ".cache")  # not part of a run, so errors are not ignored
+    shutil.rmtree(folder / ".cache")  # must not become part of the run, so errors are raised
     for file in files:
         with folder.joinpath(*file.rfilename.split("/")).open("r+b") as written:
             digest = hashlib.file_digest(written, "sha256").hexdigest()

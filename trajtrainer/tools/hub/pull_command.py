@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: a run with this id exists already, or there is not enough disk space.
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
-    from trajtrainer.tools.hub.client import Hub  # imported late, because these slow down --help
+    from trajtrainer.tools.hub.client import Hub  # imported here to keep --help fast
     from trajtrainer.tools.hub.pull import pull
 
     with console(debug=False):

@@ -67,7 +67,7 @@ def push(
 
 
 def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any] | None = None) -> None:
-    """Copy the parts of a run that Unity, ``--resume`` and a reader need to an empty folder.
+    """Fill an empty folder with the files of a run that Unity, ``--resume`` and readers of the model card need.
 
     Logs stay on this machine. Absolute paths in the settings and the status are replaced with their last part. Other
     files contain absolute paths only if an earlier version wrote them. Such files are left out, except for event files,
@@ -134,7 +134,7 @@ def _without(places: Collection[bytes], content: bytes, path: Path) -> bytes:
 
 
 def _paths_in(value: Any) -> Iterator[str]:
-    """Yield the absolute paths in plain data that have more than one part."""
+    """Yield the absolute paths in plain data, except those with a single part, such as ``/tmp``."""
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _paths_in(inner)
@@ -145,7 +145,7 @@ def _paths_in(value: Any) -> Iterator[str]:
 
 
 def _files(run: Path) -> Iterator[Path]:
-    """Yield the models, checkpoints and event files to upload. Links are left out, because they may lead anywhere."""
+    """Yield the models, checkpoints and event files to upload. Skip symbolic links, which may point outside the run."""
     yield from (path for path in sorted(run.glob("*.onnx")) if _is_plain(path))
     for folder in sorted(path for path in run.iterdir() if path.is_dir() and not path.is_symlink()):
         numbered = re.compile(re.escape(folder.name) + r"-(\d{1,18})\.(pt|onnx)")
@@ -200,7 +200,7 @@ def card(
     trainers = list(dict.fromkeys(str(each.get("trainer_type", "")) for each in behaviors.values())) or ["ppo"]
     results = _results(names, status, evaluation)
     imported_from = {str((status.get(name) or {}).get("imported_from") or "") for name in names} - {""}
-    origin = "Trained with" if behaviors else "Exported with"  # without settings, its trainer is unknown
+    origin = "Trained with" if behaviors else "Exported with"  # without settings, the trainer is unknown
     if imported_from:
         origin = f"Trained with {_cell(' and '.join(sorted(imported_from)))}, and imported with"
     task = "reinforcement-learning"
@@ -213,7 +213,7 @@ def card(
     head = {
         "library_name": "ml-agents",
         "pipeline_tag": task,
-        # The hub's ML-Agents page, and its games in the browser, search for these tags.
+        # The hub's ML-Agents page and its browser games find models by these tags.
         "tags": [*names, f"deep-{task}", task, *(f"ML-Agents-{name}" for name in names), "trajtrainer"],
         "model-index": [{"name": trainers[0], "results": entries}],
     }

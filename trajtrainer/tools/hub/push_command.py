@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_dir(parser, "the folder that contains the runs")
     parser.add_argument("--private", action="store_true", help="if the model is new, make it private")
     parser.add_argument(
-        "--message", metavar="TEXT", default="Push to Hub", help="the message of the commit (default: Push to Hub)"
+        "--message", metavar="TEXT", default="Push to Hub", help="the commit message (default: Push to Hub)"
     )
     parser.add_argument(
         "--evaluation", metavar="FILE", type=Path, help="output of 'trajtrainer evaluate --json', for the model card"
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
     from trajtrainer.policies.folder.lookup import look_up, tried
-    from trajtrainer.tools.hub.client import Hub  # imported late, because these slow down --help
+    from trajtrainer.tools.hub.client import Hub  # imported here to keep --help fast
     from trajtrainer.tools.hub.push import push
 
     evaluation = None if arguments.evaluation is None else _read(arguments.evaluation)

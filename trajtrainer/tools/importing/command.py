@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="OUT",
-        help="the .onnx to write, or the folder of a new run, which --initialize-from can use",
+        help="the .onnx to write, or the folder of a new run (for --initialize-from)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing .onnx")
     parser.add_argument(
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = flags.resolve_options(arguments)
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        # Late: torch is slow to import.
+        # Imported here because torch is slow to import.
         from trajtrainer.tools.importing.importing import import_policy
         from trajtrainer.tools.importing.policy import HeadKind, Hints
 

@@ -123,7 +123,7 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
 
 
 def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hints) -> Sensors:
-    """Make the input part of a policy from these sensors."""
+    """Create the module that converts these sensors to a part of the policy's input."""
     seen = [spec.observation_specs[index] for index in indices]
     shapes = [tuple(map(int, sensor.shape)) for sensor in seen]
     observed, scale, is_picture = part.observed, part.scale, part.is_picture
@@ -157,7 +157,7 @@ def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hint
 
 
 def _with_bounds(head: Head, hints: Hints) -> Head:
-    """Return the head including the bounds of its actions, if it needs any."""
+    """Return the head with the bounds of its actions from the hints or the file, if it needs bounds."""
     if head.kind is not HeadKind.MEANS:
         return head
     given = hints.bounds
@@ -233,8 +233,8 @@ def own_actor(
     for own, layer in zip(layers.linears, linears, strict=True):
         own.load_state_dict(layer.state_dict())
     actor.head.load_state_dict(fitted.head.state_dict())
-    # The sensors may scale and reorder the columns of the first layer. The gradient with respect to the observations
-    # has the resulting weights.
+    # Converting the observations may scale and reorder the inputs of the first layer. The gradient of the layer with
+    # respect to the observations gives the equivalent weights.
     if statistics is None:
         weight = layers.linears[0].weight
         shapes = [sensor.shape for sensor in spec.observation_specs]
@@ -283,7 +283,7 @@ def _obstacle(
 def write_run(
     folder: Path, behavior: str, policy: ForeignPolicy, actor: Actor, trainer: TrainerSettings, settings: RunSettings
 ) -> None:
-    """Write a run that only has this policy: checkpoint, ``.onnx``, ``configuration.yaml`` and status.
+    """Write a run that contains only this policy: checkpoint, ``.onnx``, ``configuration.yaml`` and status.
 
     Args:
         folder: folder of the run, which must not exist yet.
@@ -291,10 +291,10 @@ def write_run(
         policy: the policy as described by its file.
         actor: the policy as an ``Actor``.
         trainer: settings of the behavior.
-        settings: settings of the environment.
+        settings: environment settings.
 
     Raises:
-        TrajtrainerError: the run cannot be written. In this case, nothing is left of it.
+        TrajtrainerError: the run cannot be written. In this case, the folder is removed.
     """
     results = CheckpointSettings(run_id=folder.name, results_dir=str(folder.parent))
     run = RunFolder(results)

@@ -44,13 +44,13 @@ def import_policy(
     behavior: str | None,
     overwrite: bool,
 ) -> int:
-    """Import a policy, log what it is, and return the exit code.
+    """Import a policy, describe it in the log, and return the exit code.
 
     Args:
         source: the other trainer's file.
         output: path of an ``.onnx`` file, or the folder of a new run.
-        settings: settings of the environment.
-        hints: what the file does not contain, except for the statistics, which are in a separate file.
+        settings: environment settings.
+        hints: options for what the file does not contain, without the statistics.
         statistics: path of the file with the statistics.
         behavior: name of the behavior; None if the environment has only one.
         overwrite: whether an existing ``.onnx`` may be replaced.

@@ -104,8 +104,8 @@ class Part:
     Attributes:
         name: name of the entry; None for everything.
         observed: shape of the observation space; None if the file does not contain it.
-        scale: the value that a byte of 255 had in training, in a vector or an image. It is 1 in Unity and in Gymnasium
-            environments here. None if there are no bytes, or the file does not contain it.
+        scale: what a byte of 255 was scaled to in training. Unity, and Gymnasium environments here, scale it to 1.
+            None if the observation has no bytes, or the file does not contain the scale.
         is_picture: True if it is processed as an image. Otherwise the sensors are flattened and concatenated.
         layers: the layers that encode an image; empty for a vector.
     """
@@ -149,7 +149,7 @@ class Sensors(nn.Module):
     Args:
         indices: indices of the sensors.
         shapes: shape of each sensor.
-        part: the input that they become. Without a scale, it is 1.
+        part: the policy's input that they are converted to. If its scale is None, 1 is used.
         statistics: normalization statistics for all numbers of the concatenated observations.
     """
 
@@ -225,7 +225,7 @@ def _layers_to_onnx(graph: Graph, layers: nn.Sequential, x: str) -> str:
 
 
 class ForeignBody(nn.Module):
-    """The parts that process a policy's inputs, followed by layers on their concatenated outputs."""
+    """The body of a policy: the modules for its inputs, followed by layers on their concatenated outputs."""
 
     def __init__(self, parts: Sequence[Sensors], layers: nn.Sequential) -> None:
         super().__init__()

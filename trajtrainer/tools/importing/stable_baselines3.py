@@ -26,7 +26,7 @@ WEIGHTS: Final = "policy.pth"
 _DATA = "data"
 _LONGEST_DATA = 2**26
 _LONGEST_ARRAY = 2**16
-# Modules of the supported policy classes, and the algorithms that they are from.
+# Module of a supported policy class -> the algorithms that use it.
 _MODULES = {
     "stable_baselines3.common.policies": "PPO or A2C of Stable-Baselines3",
     "stable_baselines3.sac.policies": "SAC of Stable-Baselines3",
@@ -88,7 +88,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
     elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
         weights.drop("critic.", "critic_target.")
         layers = body(weights.sequence("actor.latent_pi"), "relu")
-        noise = weights.take("actor.log_std")  # only with gSDE, which has no layer for the standard deviations
+        noise = weights.take("actor.log_std")  # present only with gSDE, which has no layer for the standard deviations
         if noise is None:
             head = Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
         elif data.arguments.get("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
@@ -142,7 +142,7 @@ class _Data:
             raise NoCheckpointError(f"its description has more than {_LONGEST_DATA:,} bytes")
         content = json.loads(text)
         self._content: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
-        if "MultiBinary" in str(self._part("action_space").get(":type:")):  # its outputs look like those of Discrete
+        if "MultiBinary" in str(self._part("action_space").get(":type:")):  # has outputs like Discrete
             raise NoCheckpointError("its action space is a MultiBinary, which is not supported")
         module = self._part("policy_class").get("__module__")
         if module in _UNSUPPORTED:
@@ -172,8 +172,8 @@ class _Data:
         """Return the name of the activation after each layer.
 
         Args:
-            default: the policy's default, which is used if it has no such argument.
-            hints: has the activation if the file does not contain it.
+            default: the activation if the policy has no ``activation_fn``.
+            hints: contains the activation if it is not in the file.
 
         Raises:
             NoCheckpointError: neither the file nor ``hints`` has the activation, or they contradict each other.
@@ -236,7 +236,7 @@ class _Data:
         ]
 
     def _scale(self, shape: Sequence[int], *, is_byte: bool) -> float | None:
-        """Return the value of a byte of 255. Stable-Baselines3 divides only images, with three dimensions, by 255."""
+        """Return what a byte of 255 was scaled to. Stable-Baselines3 divides only three-dimensional images by 255."""
         if not is_byte:
             return None
         if len(shape) != IMAGE_RANK:
@@ -268,13 +268,13 @@ class _Data:
 
 
 def _shown(array: object) -> str:
-    """Return numpy's text form of an array. It is short, because numpy abbreviates large arrays with ``...``."""
+    """Return numpy's text form of an array, or ``...`` if it is longer than what numpy would write."""
     text = str(array)
     return text if len(text) <= _LONGEST_ARRAY else "..."
 
 
 def _numbers(text: object) -> Tensor | None:
-    """Parse the numbers in numpy's text form of an array. Return None if some are left out."""
+    """Parse the numbers in numpy's text form of an array. Return None if the text is abbreviated."""
     shown = _shown(text)
     if text is None or "..." in shown:
         return None

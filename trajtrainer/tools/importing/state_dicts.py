@@ -21,7 +21,7 @@ from trajtrainer.tools.importing.weights import NO_ACTIVATION, Weights, activate
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
 _NORMALIZER = "obs_norm_state_dict"
-_EPSILON = 1e-2  # rsl_rl's EmpiricalNormalization adds it to the standard deviation
+_EPSILON = 1e-2  # rsl_rl's EmpiricalNormalization adds this to the standard deviation
 _STD_RANGE = (1e-6, 1e6)  # rsl_rl clamps standard deviations to this range
 # CleanRL's SAC squashes the logarithm of the standard deviation to this range.
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
@@ -41,7 +41,7 @@ def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
     Args:
         content: a state dict, a tuple of state dicts of which the first is the actor's (CleanRL), or a checkpoint of
             rsl_rl.
-        hints: has the activation, which such files do not contain.
+        hints: contains the activation, which these files do not store.
 
     Raises:
         NoCheckpointError: there are unsupported layers, or ``hints`` lacks required information.

@@ -73,7 +73,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    reason, _, _ = first_line(error).partition(". ")  # the rest is about torch's internals
+    reason, _, _ = first_line(error).partition(". ")  # keep only the first sentence of torch's message
     return CheckpointError(
         f"{path} cannot be read: it is damaged, or not a file of weights (.zip of Stable-Baselines3, .pt, .pth, "
         f".safetensors, .onnx). No code was run. ({reason})"

@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a shipped configuration to copy, such as ppo/3DBall; without NAME and --env, all of them are listed",
+        help="a shipped configuration to copy, such as ppo/3DBall; without NAME or --env, list all of them",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the file to write (default: NAME.yaml in this folder)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument("--editor", action="store_true", help="look at the scene in the Unity Editor instead of --env")
+    parser.add_argument("--editor", action="store_true", help="use the scene in the Unity Editor instead of --env")
     flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
 
 
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.tools.init.init import save
 
         name = arguments.name.removeprefix(PREFIX)
-        if ":" in name:  # an environment such as gym:ID or sim:NAME, not the name of a configuration
+        if ":" in name:  # the name of an environment, such as gym:ID or sim:NAME
             raise SettingsError(
-                f"There is no configuration {name}. To look at an environment, use: trajtrainer init --env={name}"
+                f"There is no configuration {name}. To write one for an environment, use: trajtrainer init --env={name}"
             )
         source = config_path(PREFIX + name)
         output = arguments.output or Path(source.name)
@@ -81,7 +81,7 @@ def _list() -> int:
 
 def _look(arguments: argparse.Namespace) -> int:
     settings = flags.resolve_options(arguments)
-    from trajtrainer.envs.select import check  # late: --help needs none of these
+    from trajtrainer.envs.select import check  # imported here to keep --help fast
 
     check(settings.env_settings.env_path)
     from trajtrainer.settings.suggestions import WHICH_ALGORITHM

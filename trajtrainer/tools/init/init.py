@@ -31,7 +31,7 @@ _SUFFIX = ".yaml"
 class FirstSettings:
     """The behaviors that were found and the file that was written.
 
-    Without a file, the command was interrupted and ``exit_code`` is that of the signal.
+    If the command was interrupted, there is no file, and ``exit_code`` is that of the signal.
     """
 
     behaviors: list[Seen]
@@ -46,8 +46,8 @@ def look_and_write(
     """Connect to an environment, survey it, and write a configuration for it.
 
     Args:
-        settings: settings of the environment.
-        given: command line options; those for the environment and its engine are also written to the file.
+        settings: environment settings.
+        given: command line options. Options for the environment and its engine are also written to the file.
         output: path of the file; None for a file in the current folder, named after the first behavior.
         overwrite: whether an existing file may be replaced.
 
@@ -86,7 +86,7 @@ def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse
             others[section][key] = True if flag.kind is ValueKind.SWITCH else getattr(given, flag.name)
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
-        f"Settings to start with for {where}, based on its agents (trajtrainer init; docs/train/first-settings.md).",
+        f"Initial settings for {where}, based on its agents (trajtrainer init; docs/train/first-settings.md).",
         "",
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",

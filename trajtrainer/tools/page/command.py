@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     given = None if arguments.token_file is None else _token(arguments.token_file)
     results = arguments.results_dir
-    if arguments.results is not None:  # a run, or a results folder that may not exist yet
+    if arguments.results is not None:  # a run or a results folder, which may not exist yet
         results = look_up(arguments.results, results)
     if results.exists() and not results.is_dir():
         raise RunFolderError(

@@ -52,7 +52,7 @@ _HEADERS = {
 }
 # Connections without a valid token are not kept open for further requests.
 _CLOSE = {"Connection": "close"}
-_MAX_REQUESTS = 100  # that are processed at the same time
+_MAX_REQUESTS = 100  # maximum number of requests processed at the same time
 CSRF_HEADER = "X-Trajtrainer-Page"
 REQUEST_S = 10.0
 """A request's headers must be complete within this time."""
@@ -94,7 +94,7 @@ class Access:
             return False
         with contextlib.suppress(ValueError):
             ipaddress.ip_address(name)
-            return True  # rebinding needs a name, not an address, and the token is required as well
+            return True  # DNS rebinding needs a name, and the token is still checked
         return name in (socket.gethostname().lower(), f"{socket.gethostname().lower()}.local")
 
     def has_token(self, given: str | None) -> bool:
@@ -104,7 +104,7 @@ class Access:
         )
 
     def may_change(self, headers: Headers) -> bool:
-        """Return whether a request comes from this server's page, so that it may change something."""
+        """Return whether a request comes from this server's page and may therefore change something."""
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return False
         origin = headers.get("origin")
@@ -190,7 +190,7 @@ class Connection(H11Protocol):
             crowd = Counter(each._host for each in waiting)
             oldest = min(waiting, key=lambda each: (-crowd[each._host], each._since))
             oldest.transport.abort()
-            self.connections.discard(oldest)  # not left to connection_lost, which only runs in the loop's next round
+            self.connections.discard(oldest)  # connection_lost would do this too late, in the next loop iteration
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -156,7 +156,7 @@ class RunView:
 
     def unreadable(self) -> dict[str, Any]:
         """Return the data for the list of runs if ``summary`` fails."""
-        message = "This run cannot be read. The terminal where the page was started shows why."
+        message = "This run cannot be read. See the error in the terminal where the page was started."
         state = {"id": self.saved.run_id, "search": None, "state": "unreadable", "message": message, "can_stop": False}
         return state | {"note": "", "labels": (), "archived": False, "took": 0.0, "updated": 0.0, "behaviors": []}
 
@@ -316,14 +316,14 @@ class Runs:
     """
 
     def __init__(self, folder: ContainedFolder) -> None:
-        """Store the folder. ``find`` makes the first search."""
+        """Store the folder without reading it. ``find`` searches it for runs."""
         self.folder = folder
         self.only: str | None = None
         self.known: dict[str, RunView] = {}
         self._due_s = 0.0
 
     def find(self) -> dict[str, RunView]:
-        """Return the runs by run id. The result is about a second old at most, or more in a large folder."""
+        """Return the runs by run id. The result is cached for about a second, or longer if the folder is large."""
         begin_s = time.monotonic()
         if begin_s < self._due_s:
             return self.known
@@ -367,7 +367,7 @@ def _positive(value: object) -> float | None:
 
 
 def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return these entries of a record, if it is one, in a form that JSON can represent."""
+    """Return these entries of a dict in a form that JSON can represent, or None if the value is not a dict."""
     if not isinstance(value, dict):
         return None
     found = {key: value[key] for key in keys if key in value}

@@ -57,7 +57,7 @@ class Api:
         self._access = access
         self._is_ending = is_ending
         self._streams = 0
-        # Only one stream at a time looks for changes, so that streams do not occupy the threads that requests need.
+        # Only one stream at a time looks for changes, to leave threads for other requests.
         self._one_at_a_time: anyio.CapacityLimiter | None = None
 
     @property
@@ -91,7 +91,7 @@ class Api:
         ]
 
     def _session(self, _query: QueryParams) -> dict[str, Any]:
-        """Return what the page needs first. The browser does not let pages of other sites read it."""
+        """Return the data that the page loads first. Browsers do not let other sites read it."""
         viewer = self._viewer
         return {
             "version": __version__,
@@ -314,7 +314,7 @@ def _number(text: str | None, default: float) -> float:
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield only the next ``size`` bytes, because the length in the header must stay true if the file grows."""
+    """Yield only the next ``size`` bytes, so that Content-Length is correct even if the file grows."""
     while size > 0 and (piece := file.read(min(size, _CHUNK))):
         size -= len(piece)
         yield piece

@@ -18,7 +18,7 @@ _MAX_MEASURES = 300
 _MAX_OF_A_ROW = 2000
 _SEED = "env_settings.seed"
 _NO_MEASURES = {"Step", "IsTraining"}
-# Matches the borders between words, as in "PolicyLoss", "Q1Loss" and "GPUMemory".
+# Matches the boundaries between words in names such as "PolicyLoss", "Q1Loss" and "GPUMemory".
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -56,15 +56,15 @@ def rows_of(run: RunView) -> list[Row]:
 
 
 def table(rows: Sequence[Row], tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the table as columns. A column has each text only once, because most runs share most of their settings.
+    """Return the table as columns. Each column stores a text only once, because runs share most of their settings.
 
     Args:
         rows: all rows.
-        tags: key of a gauge -> its tag, for those that are known.
+        tags: key of a gauge -> its tag, if known.
 
     Returns:
-        ``rows``: for each row, the run id and the behavior's folder. ``settings``: for each column, the key, whether it
-        only says where or under which name the run is, the texts, and for each row the index of its text or -1.
+        ``rows``: for each row, the run id and the behavior's folder. ``settings``: for each column, the key, whether
+        the setting is only a name or location of the run, the texts, and for each row the index of its text or -1.
         ``measures``: for each column, the key, the title, and for each row its number or None.
     """
     keys = list(islice(dict.fromkeys(key for row in rows for key in row.settings), _MAX_SETTINGS))

@@ -37,7 +37,7 @@ MOST_RUNS_AT_ONCE = 32
 MOST_POINTS = 4000
 _FEWEST_POINTS = 10
 _END_OF_LOG = 1 << 18
-# How often the list of runs is refreshed. With many runs it is less often, so that it takes at most 1/20 of the time.
+# The list of runs is refreshed this often, or less often if there are many runs, to use at most 1/20 of the time.
 _LIST_S = 2.0
 _PAUSE_PER_COST = 20
 # A request refreshes curves that no open stream is updating, at most this often.
@@ -65,7 +65,7 @@ class Viewer:
         self._list_due_s = 0.0
         self._measured: list[dict[str, Any]] | None = None
         self._metrics = ""
-        self._spreads: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()  # the newest last
+        self._spreads: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()  # most recent last
         self._read_s: dict[str, float] = {}  # run id -> when its curves were read, oldest first
         self._unreadable: set[str] = set()  # runs for which a warning was logged
 
@@ -106,7 +106,8 @@ class Viewer:
         """Read new data of these runs, for a few tenths of a second at most.
 
         Returns:
-            For each run that exists, run id -> a value that changes with the run; and whether everything was read.
+            A mapping from the ids of existing runs to values that change when the run does, and whether all new data
+            was read.
         """
         with self._lock:
             found = self._found(run_ids)
@@ -127,7 +128,7 @@ class Viewer:
             return run.details()
 
     def tags(self, run_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the fraction that was read (0 to 1) and the tags of each behavior, by run id, for runs that exist."""
+        """Return, for each existing run, the fraction that was read (0 to 1) and the tags of each behavior."""
         with self._lock:
             found = self._found(run_ids)
             self._read_unwatched(found)
@@ -189,7 +190,7 @@ class Viewer:
     def _parts(
         self, run_ids: Sequence[str], behavior: str, tag: str, most: int, span: tuple[float, float], *, by_time: bool
     ) -> dict[str, list[Series]]:
-        """Return the series in this span by run id, for the runs that have the tag."""
+        """Return run id -> series in this span, for the runs that have the tag."""
         runs = self._found(run_ids)
         self._read_unwatched(runs)
         found = {}
@@ -268,7 +269,7 @@ class Viewer:
             self._list_due_s = 0.0
 
     def _try(self, run: RunView, read: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """Read from one of several runs. Whatever error its files cause, the other runs are still shown."""
+        """Read one of several runs. An error is logged, so that the other runs are still shown."""
         try:
             return read()
         except Exception:
@@ -313,12 +314,12 @@ class Viewer:
 
 
 def _settings_of(run: RunView) -> list[tuple[str, Mapping[str, Any], list[str]]]:
-    """Return the run's id, and the settings and behaviors that decide to which group it belongs."""
+    """Return the run's id, and the settings and behaviors that determine its group."""
     return [(run.saved.run_id, run.saved.configuration.flat, run.behavior_folders())]
 
 
 def _part(curves: BehaviorCurves, tag: str, most: int, span: tuple[float, float], *, by_time: bool) -> list[Series]:
-    """Return a statistic in a span, with times in seconds since the first summary; empty if it does not exist."""
+    """Return a statistic in a span, with times in seconds since the first summary; [] if it does not exist."""
     began = curves.began or 0.0
     begin, end = (each + began for each in span) if by_time else span
     some = [curves.curves[tag]] if tag in curves.curves else curves.histograms.get(tag, [])

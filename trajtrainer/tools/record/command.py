@@ -21,10 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expert",
         metavar="WHAT",
-        help="the policy whose decisions are recorded in the states that --policy reaches (DAgger); by default "
-        "--policy",
+        help="the policy whose decisions are recorded in the states that --policy reaches (DAgger; default: --policy)",
     )
-    add_count(parser, "--episodes", "episodes", "complete episodes of each team of the behavior", default=_EPISODES)
+    add_count(parser, "--episodes", "episodes", "number of complete episodes per team", default=_EPISODES)
     add_count(parser, "--length", "steps", "write only this many steps of each episode, as if it had been interrupted")
     parser.add_argument("--behavior", metavar="NAME", help="the behavior to record, if the environment has several")
     parser.add_argument(
@@ -42,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.policies.play.models import SCRIPTED
         from trajtrainer.tools.record.record import RecordOptions, record_to_file
-        from trajtrainer.tools.recordings import format_summary  # late: --help does not need these
+        from trajtrainer.tools.recordings import format_summary  # imported here to keep --help fast
 
         fields = ("policy", "expert", "episodes", "length", "behavior", "output")
         options = RecordOptions(**{name: getattr(arguments, name) for name in fields})

@@ -52,11 +52,11 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summar
         settings: settings of the environment, the device, the seed and the results folder.
 
     Returns:
-        A summary of the recording, and the exit code: 0; if the recording ended early, it is 1 or that of a signal.
+        A summary of the recording, and the exit code: 0, or 1 or that of a signal if the recording ended early.
 
     Raises:
         TrajtrainerError: a policy, a file or the environment does not exist or does not match the others, or the
-            environment failed before any episode was over.
+            environment failed before any episode ended.
     """
     settings = acting.for_inference(settings)
     results = Path(settings.checkpoint_settings.results_dir)
@@ -123,10 +123,10 @@ def _shortened(trajectory: Trajectory, length: int) -> Trajectory:
 
 
 class _Role:
-    """The policies for all behaviors that one command line argument stands for.
+    """The policies for all behaviors, given by one command line argument (``--policy`` or ``--expert``).
 
     Attributes:
-        models: a list with the one model, trained or scripted.
+        models: a list that contains only the model, which may be trained or scripted.
         parameters: environment parameters that the model's run was trained with.
     """
 

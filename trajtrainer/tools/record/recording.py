@@ -35,8 +35,8 @@ class Recording:
     Attributes:
         name: name of the behavior.
         spec: spec of the behavior's observations and actions.
-        trajectories: the episodes, ordered by copy and by when they started, independently of how fast they were.
-        failure: the environment's failure, if it ended the recording before all episodes were over.
+        trajectories: the episodes, ordered by copy and start, regardless of which finished first.
+        failure: the environment's failure, if the recording ended early because of it.
     """
 
     name: str
@@ -67,10 +67,10 @@ def record(
             the actions of ``policies`` are recorded.
         parameters: environment parameters.
         announce: called with new behaviors when the environment announces them.
-        stopped: called after each step; returns whether to end early, with the episodes that are over by then.
+        stopped: called after each step; returns whether to end early and keep only the finished episodes.
 
     Raises:
-        EnvironmentFaultError: an environment failed, and could not be restarted, before any episode was over.
+        EnvironmentFaultError: an environment failed and could not be restarted before any episode ended.
         PolicyDivergedError: a policy's actions are NaN.
     """
     recorder = _Recorder(experts, seed)
@@ -93,7 +93,7 @@ def record(
 
 @dataclass(slots=True)
 class _Side:
-    """The recorded episodes of one behavior id in one worker: their numbers and trajectories."""
+    """The recorded episodes of one behavior id in one worker, with their numbers."""
 
     spec: BehaviorSpec
     expert: Policy | None

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from trajtrainer.core import atomic
     from trajtrainer.tools.groups import group_runs, load_runs
-    from trajtrainer.tools.report.html import report  # late: numpy and protobuf come with it
+    from trajtrainer.tools.report.html import report  # imported here because it imports numpy and protobuf
 
     with console(debug=False):
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))

@@ -22,14 +22,14 @@ from trajtrainer.tools.time_spent import KINDS, all_sessions, blocks, by_kind, d
 
 REWARD = "Environment/Cumulative Reward"
 _MEASURES = (REWARD, "Environment/Group Cumulative Reward", "Self-play/ELO")
-# These come first; the other categories follow, collapsed unless they are in _OPEN.
+# Categories shown first. The others follow, and are collapsed unless they are in _OPEN.
 _FIRST = ("Environment", "Evaluation", "Self-play")
 _OPEN = {"Environment", "Evaluation", "Self-play", "Losses", "Policy"}
 _EVALUATION = "Evaluation/"
 _RETURN = "Cumulative Reward"
 _NUM_COLORS = 8
 _MAX_STEPS = 200  # points per line in a chart
-_MAX_SEEDS = 20  # seeds that are plotted individually, below the line of their group
+_MAX_SEEDS = 20  # maximum number of seeds that are plotted individually, behind the line of their group
 _ABSENT = object()
 
 

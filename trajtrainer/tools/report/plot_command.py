@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from trajtrainer.tools.groups import group_runs, load_runs
     from trajtrainer.tools.pictures import check_picture, plot
-    from trajtrainer.tools.report.html import REWARD, all_tags  # late: numpy and protobuf come with it
+    from trajtrainer.tools.report.html import REWARD, all_tags  # imported here because it imports numpy and protobuf
 
     check_picture(arguments.output, "--output")
     with console(debug=False):

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trainer_config_path",
         metavar="CONFIG",
-        help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
+        help="YAML file with a 'search' section, or builtin:NAME for a shipped one (builtin:search/CartPole)",
     )
     add_count(parser, "--trials", "trials", "overrides search.trials")
     add_count(parser, "--parallel", "trials", "trials to run at the same time; overrides search.parallel")
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: the configuration is invalid, or the first trials all failed.
         RunFolderError: a search with this name exists already, or its files cannot be read or written.
     """
-    from trajtrainer.settings.presets import config_path  # imported late, because these slow down --help
+    from trajtrainer.settings.presets import config_path  # imported here to keep --help fast
     from trajtrainer.settings.search import make_plan
     from trajtrainer.settings.yaml.convert import read_file
 

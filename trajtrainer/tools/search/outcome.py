@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 10
 _MOST_RANGES = 10
 _COLUMNS = 3
-_WIDTH, _HEIGHT = 3.6, 2.8  # inches of one chart
+_WIDTH, _HEIGHT = 3.6, 2.8  # size of one chart in inches
 _DPI = 150
 _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#7f7f7f"
 
@@ -56,7 +56,7 @@ def importance_table(importances: Mapping[str, float]) -> Table:
 
 
 def counts(study: Study) -> str:
-    """Return how many trials ended in each way, in words."""
+    """Return the number of completed, pruned, failed and unfinished trials as text."""
     words = {"COMPLETE": "completed", "PRUNED": "stopped early", "FAIL": "failed", "RUNNING": "unfinished"}
     states = [trial.state.name for trial in study.trials]
     return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)

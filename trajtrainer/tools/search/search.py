@@ -53,7 +53,7 @@ class RunningTrial:
         start: a function that starts a run.
 
     Attributes:
-        is_stopping: True if its run should save everything and exit, so that it can be continued later.
+        is_stopping: True if the trial's run should save everything and exit, to be continued later.
     """
 
     def __init__(self, study: Study, trial: Any, slot: int, start: Start) -> None:
@@ -93,12 +93,12 @@ class RunningTrial:
         if is_running:
             if self._is_pruned or self.is_stopping:
                 with contextlib.suppress(OSError):
-                    ask_to_stop(self._run)  # repeated, because the run may not have been ready
+                    ask_to_stop(self._run)  # repeated at each poll, because the run may not have been ready before
             return None
         return self._finish(self._process.end(), series)
 
     def kill(self) -> None:
-        """Kill its run at once."""
+        """Kill the trial's run."""
         if self._process is not None:
             self._process.kill()
 
@@ -132,7 +132,7 @@ class RunningTrial:
         self._process = self._start(configuration)
 
     def _series(self) -> Series | None:
-        """Return the metric of the run so far, or None before its first point."""
+        """Return the metric of the run so far, or None if it has no value yet."""
         self._curves.read_on(math.inf, MAX_BUCKETS * _MOST_TAGS)
         curve = self._curves.curves.get(self._study.plan.search.metric)
         return None if curve is None or curve.last is None else curve.series()
@@ -166,7 +166,7 @@ class RunningTrial:
         """Record in the run's status that it was pruned; otherwise, its page would say that it can be continued."""
         run_id = f"{self._study.name}/{self._run.name}"
         folder = RunFolder(CheckpointSettings(run_id=run_id, results_dir=str(self._study.results)))
-        if not folder.status.is_file():  # the run did not get that far
+        if not folder.status.is_file():  # the run ended before it wrote a status
             return
         status, behavior = TrainingStatus.load(folder.status), self._study.plan.behavior
         records = status.checkpoints(behavior) or []

@@ -37,18 +37,18 @@ logger = logging.getLogger(__name__)
 
 BEST = "best.yaml"
 _CONFIGURATION = "configuration"
-# Settings on which the values of trials depend. Others, such as the number of trials, may change between starts.
+# Settings that affect the values of trials. Others, such as the number of trials, may change when a search is resumed.
 _COMPARED = ("metric", "direction", "value", "seeds", "combined", "seed", "reports")
 _COMPARED_SECTIONS = ("default_settings", "behaviors", "environment_parameters", "evaluation")
 _REASON = "reason"
-_PATIENCE_S = 60.0  # other processes lock the journal only briefly
+_PATIENCE_S = 60.0  # how long to wait for other processes, which lock the journal only briefly
 
 
 def import_optuna() -> ModuleType:
     """Import Optuna and limit its log to errors.
 
     Raises:
-        SettingsError: it is not installed.
+        SettingsError: Optuna is not installed.
     """
     try:
         import optuna
@@ -97,13 +97,13 @@ class Study:
         """Make the folder, or continue an existing search, even while other processes work on it.
 
         Args:
-            resume: True if the search must exist, False if it must not; None to accept both.
+            resume: True if the search must exist, False if it must not exist; None to accept both.
             force: keep an existing folder under another name, and start over.
 
         Raises:
             SettingsError: the trials so far used other settings.
-            RunFolderError: the search exists already, there is none to resume, the folder cannot be written, or the
-                journal is damaged.
+            RunFolderError: the search already exists, the search to resume does not exist, the folder cannot be
+                written, or the journal is damaged.
         """
         try:
             with self._writing():
@@ -112,7 +112,7 @@ class Study:
                     self._study = self._load()
                 except OSError:
                     raise
-                except Exception as error:  # Optuna trusts every line of its journal, and may raise anything
+                except Exception as error:  # Optuna does not validate the journal
                     raise RunFolderError(
                         f"The study {self._journal} is damaged: {str(error) or type(error).__name__}. Repair the "
                         "damaged line, or start over with --force (the trials so far are kept)."
@@ -173,8 +173,8 @@ class Study:
             if known is not None:
                 study.sampler = sampler = self._sampler(known.number)
                 trial = self._optuna.trial.Trial(study, known._trial_id)
-                # The search may have ended before all values of this trial were drawn. Drawing the earlier values again
-                # makes the others the same as in an uninterrupted search.
+                # The search may have ended before all values of this trial were drawn. Draw the earlier values again,
+                # so that the others are the same as in an uninterrupted search.
                 for name in known.params:
                     sampler.sample_independent(study, known, name, self._distributions[name])
                 for name, distribution in self._distributions.items():
@@ -188,7 +188,7 @@ class Study:
     def _claim(self, number: int) -> bool:
         """Lock a trial; return False if a process has already locked it."""
         claim = FileLock(lock_file(self.path / f"trial-{number:04d}.claim"), patience_s=0.0)
-        if number in self._claims:  # needed if the file system has no locks
+        if number in self._claims:  # on a file system without locks, acquire() never fails
             return False
         try:
             claim.acquire()
@@ -323,7 +323,7 @@ class Study:
         samplers = self._optuna.samplers
         if self.plan.search.sampler is SamplerKind.RANDOM:
             return samplers.RandomSampler(seed=seed)
-        return samplers.TPESampler(seed=seed, constant_liar=True)  # it avoids values near those of running trials
+        return samplers.TPESampler(seed=seed, constant_liar=True)  # constant_liar: avoid values of running trials
 
 
 def _distribution(optuna: ModuleType, given: Range) -> Any:

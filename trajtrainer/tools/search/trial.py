@@ -15,7 +15,7 @@ from trajtrainer.policies.folder.series import Series
 from trajtrainer.settings.search import Measured
 from trajtrainer.tools.spread import late_mean
 
-_SAVING_S = 60  # how long a trial may take to save everything after the search has died
+_SAVING_S = 60  # how long a trial may take to save everything if the search process dies
 _TAIL_LINES = 20
 _TAIL_BYTES = 1 << 16
 

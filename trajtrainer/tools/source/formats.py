@@ -20,7 +20,7 @@ def write(language: str, actor: Actor, spec: BehaviorSpec, path: Path, origin: O
     Raises:
         ExportError: see ``export_source``.
     """
-    # Late: torch is slow to import, and --help does not need it.
+    # Imported here because torch is slow to import, and --help does not need it.
     from trajtrainer.tools.source.write import LANGUAGES, export_source
 
     export_source(actor, spec, path, LANGUAGES[language], origin)

@@ -20,7 +20,7 @@ from trajtrainer.tools.source.program import Array, ArrayRole, For, Let, Program
 Body = list[Statement]
 
 LOWEST: Final = float(np.finfo(np.float32).min)
-# Number of products that are computed together. Independent sums keep the processor's units busy.
+# Number of products computed together. A processor can compute independent sums in parallel.
 _UNROLLED: Final = 4
 
 
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     terms: tuple[tuple[str, int], ...] = ()
 
     def plus(self, offset: int, *terms: tuple[str, int]) -> Place:
-        """Return the place that is further by this offset and these terms."""
+        """Return the place with this offset and these terms added."""
         return Place(self.array, self.offset + offset, self.terms + terms)
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Lowering:
         return self._constants[id(value)]
 
     def read(self, value: Value, at: Place) -> str:
-        """Return an expression that reads an element; a literal if the value is a constant with a single element."""
+        """Return an expression for an element; a literal if the value is a constant with a single element."""
         if value.constant is not None and value.size == 1:
             return number(value.constant.item())
         return str(self.place(value).plus(at.offset, *at.terms))

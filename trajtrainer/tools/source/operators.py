@@ -206,7 +206,7 @@ def pixels(at: Sequence[Place], columns: int, steps: Sequence[int], *channel: in
 
 
 def inside(value: Value, pads: Sequence[int], at: Sequence[Place]) -> str:
-    """Return the condition that a row and a column of the padded image are not padding; "" without padding."""
+    """Return a condition that is true for pixels of the padded image that are not padding; "" without padding."""
     tests = []
     for k in range(2):
         if pads[k]:
@@ -217,7 +217,7 @@ def inside(value: Value, pads: Sequence[int], at: Sequence[Place]) -> str:
 
 
 def conv(low: Lowering, node: Node, value: Value, *_: Value) -> Body:
-    """Translate a convolution of images, as a linear layer on the row of all pixels below the kernel."""
+    """Translate a convolution of images to a linear layer on the row of all pixels under the kernel."""
     weight = low.constant(node.inputs[1])
     if weight is None or len(weight.shape) != 4:
         low.unsupported(node, " of this kind")
@@ -245,7 +245,7 @@ def conv(low: Lowering, node: Node, value: Value, *_: Value) -> Body:
                 condition = inside(value, pads, (y, x))
                 return [If(condition, [copy], [Set(copy.target, "0.0")])] if condition else [copy]
 
-            # Gather the pixels below the kernel, so that the rest is a linear layer on a row.
+            # Gather the pixels under the kernel, so that the rest is a linear layer on a row.
             shape = (inputs, *kernel)
             below_kernel = pixels(corner, columns, dilations, rows * columns)
             gathered = low.nest(shape, [(patch, row_major(shape)), *below_kernel], gather)
@@ -261,7 +261,7 @@ def conv(low: Lowering, node: Node, value: Value, *_: Value) -> Body:
 
 
 def pool(low: Lowering, node: Node, value: Value) -> Body:
-    """Translate the maximum or mean below a kernel."""
+    """Translate a max or average pooling."""
     kernel = node.attributes["kernel_shape"]
     strides, dilations, pads, (height, width) = windows(low, node, value, kernel)
     averages = node.operator == "AveragePool"
@@ -339,7 +339,7 @@ def lstm(low: Lowering, node: Node, x: Value, *_: Value) -> Body:
     return body + low.nest((size,), [(start, (1,)) for start in (gates, cell_before, cell, hidden)], unit)
 
 
-# Functions of the program, the node, and the values of the node's inputs, without missing ones ("").
+# Operator -> a function that translates a node, given the program, the node and its inputs, without missing ones ("").
 OPERATORS: Final[dict[str, Callable[..., Body]]] = {
     **dict.fromkeys(EXPRESSIONS, expression),
     **dict.fromkeys(CHOICES, choice),

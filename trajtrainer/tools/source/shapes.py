@@ -161,9 +161,10 @@ def uniform(low: Lowering, node: Node, value: Value) -> Body:
 
 
 def multinomial(low: Lowering, node: Node, value: Value) -> Body:
-    """Translate a random choice: the first action with a probability above 0 whose cumulative sum exceeds a number.
+    """Translate a random choice: the first action whose cumulative probability exceeds a random number.
 
-    The number is uniform between 0 and the sum of all probabilities.
+    The random number is uniform between 0 and the sum of all probabilities, and never chooses an action with
+    probability 0.
     """
     if node.attributes.get("sample_size", 1) != 1 or value.agents != 0 or len(value.shape) != 2:
         low.unsupported(node, " of several samples")
@@ -187,7 +188,7 @@ def cast(low: Lowering, node: Node, value: Value) -> Body:
 
 
 def view(low: Lowering, name: str, shape: Sequence[int], agents: int | None, place: Place) -> Body:
-    """Define ``name`` as the numbers from this place on."""
+    """Define ``name`` as the numbers that start at this place."""
     low.values[name] = Value(tuple(shape), agents, place)
     return []
 

@@ -27,7 +27,7 @@ from trajtrainer.tools.source.program import Array, ArrayRole, For, If, Program,
 _DETERMINISTIC = (contract.DETERMINISTIC_CONTINUOUS, contract.DETERMINISTIC_DISCRETE, contract.RECURRENT_OUT)
 _SAMPLED = (contract.CONTINUOUS_ACTIONS, contract.DISCRETE_ACTIONS, contract.RECURRENT_OUT)
 
-# 16 MB of numbers, or 20 to 50 MB of text. With more, compilers and editors would take minutes.
+# 16 MB of numbers, or 20 to 50 MB of text. Compilers and editors would take minutes to process more.
 MOST_WEIGHTS: Final = 4_000_000
 
 
@@ -90,7 +90,7 @@ def _add_inputs(low: Lowering) -> None:
 
         def allow(at: list[Place]) -> Body:
             given, allowed = map(str, at)
-            # A missing mask allows everything.
+            # Without a mask, all actions are allowed.
             return [If("has_mask", [Set(allowed, given)], [Set(allowed, "1.0")])]
 
         program.common.append(Step("the mask", low.nest((size,), [(mask, (1,)), (target, (1,))], allow)))

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--max-decisions",
         "decisions",
-        "truncate a game after this many decisions of an agent: the model that is ahead then wins",
+        "truncate a game after this many decisions of an agent; the model in the lead wins",
         default=MAX_DECISIONS,
     )
     parser.add_argument(
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.policies.play.models import SCRIPTED
 
         settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
-        from trajtrainer.tools.tournament.tournament import hold  # imported late, because --help does not need it
+        from trajtrainer.tools.tournament.tournament import hold  # imported here to keep --help fast
 
         table, exit_code = hold(
             arguments.models,

@@ -1,4 +1,4 @@
-"""Detect which agents play with each other, and when their games are over (docs/measure/tournament.md#games).
+"""Detects which agents play with each other, and when their games are over (docs/measure/tournament.md#games).
 
 A message contains an agent's team, but not its opponents, and a Unity scene often has several training areas. So all
 agents start in one area, which is split when some of its agents start a new episode while the others continue.
@@ -44,7 +44,7 @@ class AreaAgent:
         team: number of its team.
         area: the area in which it plays.
         earned: rewards and group rewards since its area's game started.
-        ahead: rewards of a new episode that it started while the game was not over.
+        ahead: rewards of its next episode, if that started before the game was over.
         decisions: number of decisions since its area's game started.
         running: True during an episode.
         ended_at: number of the message in which it last ended an episode of this game.
@@ -74,7 +74,7 @@ class AreaAgent:
             self.earned += reward
 
     def end(self, message: int) -> None:
-        """End the agent's episode. If it came back before the game was over, the rewards of both episodes count."""
+        """End the agent's episode. If it played two episodes in this game, the rewards of both count."""
         self.earned, self.ahead = self.earned + self.ahead, 0.0
         self.running, self.ended_at = False, message
 
@@ -118,27 +118,27 @@ class Areas:
     def __init__(self, number: int = 1) -> None:
         self._number = number
         self.agents: dict[int, AreaAgent] = {}
-        self.teams: list[int] = []  # in order of appearance, ascending within a message
+        self.teams: list[int] = []  # in the order in which they appeared; sorted within a message
         self._areas: list[Area] = []
         self._message = 0
         self._smallest: Counter[int] | None = None  # agents per team in the smallest known area
 
     def update(self, event: EnvironmentEvent) -> list[FinishedGame]:
-        """Process a message and return the finished games. Then, all deciding agents are in their area and episode."""
+        """Process a message: assign the deciding agents to areas and episodes, and return the finished games."""
         self._message += 1
         rows = [row for behavior, batch in event.steps.items() for row in _rows(BehaviorId.parse(behavior).team, batch)]
         self.teams += sorted({row.team for row in rows} - set(self.teams))
         ended = []
         for row in rows:
             known = self.agents.get(row.id)
-            # An agent that is known but not running has ended already, and has not decided since.
+            # A known agent that is not running has already ended its episode, and has not decided since then.
             if row.is_last and (known is None or known.running):
                 agent = known or self._join(row, self._place_of_new())
                 agent.earn(row.reward)
                 agent.end(self._message)
                 ended.append(agent)
         if ended and self._smallest is None and self._number > 1:
-            # The size of an area follows from the number of areas.
+            # Derive the size of an area from the number of areas.
             sizes = _teams(self.agents.values())
             if not any(size % self._number for size in sizes.values()):
                 self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
@@ -151,7 +151,7 @@ class Areas:
             agent.running, agent.seen_at = True, self._message
             agent.decisions += 1
             agent.earn(row.reward)
-        if finished:  # an environment may create new agents in every game and destroy the old ones
+        if finished:  # environments may replace their agents in every game
             long_ago = self._message - _LONG_AGO
             idle = (agent for agent in self.agents.values() if not agent.running and not agent.has_ended)
             for agent in [agent for agent in idle if agent.seen_at < long_ago]:
@@ -161,7 +161,7 @@ class Areas:
         return finished
 
     def longer_than(self, limit: int) -> list[FinishedGame]:
-        """Return the current state of the counting games in which an agent needs more than ``limit`` decisions."""
+        """Return the current state of the games that count and have more than ``limit`` decisions of an agent."""
         counting = [area for area in self._areas if area.match is not None and area.match.number is not None]
         long = [area for area in counting if any(agent.decisions > limit for agent in area.agents)]
         return [FinishedGame(area, self._returns(area.agents)) for area in long]
@@ -197,18 +197,18 @@ class Areas:
         return finished
 
     def _part(self, deciding: Sequence[_Row]) -> list[FinishedGame]:
-        """Finish the games of agents that start again after all teams have ended together, while others continue."""
+        """Finish the games of agents that start a new episode after all teams have ended, while others continue."""
         known = [agent for row in deciding if (agent := self.agents.get(row.id)) is not None]
         back = {agent.id for agent in known if agent.has_ended and not agent.running}
-        has_new = len(known) < len(deciding)  # some may have come back under new ids
+        has_new = len(known) < len(deciding)  # some agents may have returned with new ids
         finished: list[FinishedGame] = []
         for area in list(self._areas) if back or has_new else ():
             absent = [agent for agent in area.agents if agent.has_ended and not agent.running]
             for time in sorted({agent.ended_at for agent in absent if has_new or agent.id in back}, reverse=True):
                 if self._is_everyone(agent for agent in absent if agent.ended_at == time):
-                    # Agents whose episodes ended earlier in this game come back with them. An agent that stays away
-                    # while others of its team come back has left a game that continues. In turn-based games, a whole
-                    # team comes back later.
+                    # Agents whose episodes ended earlier in this game return with them. If an agent is still missing
+                    # when others of its team return, it has left a game that continues. In turn-based games, a whole
+                    # team returns later.
                     came = {agent.team for agent in absent if agent.id in back}
                     gone = [agent for agent in absent if agent.ended_at == time and agent.team not in came]
                     leaving = [agent for agent in absent if agent.id in back or agent in gone]
@@ -294,7 +294,7 @@ def all_matches(num_models: int, games: int) -> list[Match]:
 class Queue:
     """The games of one worker, in order.
 
-    Games are assigned to workers at the start, so that it does not matter which worker is the fastest.
+    Games are assigned to workers at the start, so that the results do not depend on the speed of the workers.
     """
 
     def __init__(self, matches: Iterable[Match]) -> None:
@@ -313,14 +313,14 @@ class Queue:
         return not self._due and not self._playing
 
     def next(self) -> Match:
-        """Return the next game, or one that does not count if no game is left."""
+        """Return the next game, or a repeated game that does not count if no game is left."""
         if not self._due:
             assert self._last is not None
             return replace(self._last, number=None)
         return self._begin(self._due.popleft())
 
     def another(self, match: Match) -> Match:
-        """Return another game with the same sides, for models that turn out to have played two games at once."""
+        """Return another game with the same sides, for an area that turned out to contain two games."""
         found = next((due for due in self._due if due.sides == match.sides), None)
         if found is None:
             return replace(match, number=None)

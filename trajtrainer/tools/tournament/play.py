@@ -110,7 +110,7 @@ class _Tournament:
         return all(queue.is_done for queue in self._queues)
 
     def rests(self, worker: int) -> bool:
-        """Return whether a worker is done, or plays only truncated games and needs a reset before its next game."""
+        """Return whether a worker is done, or needs a reset because it plays only truncated games."""
         queue, areas = self._queues[worker], self._areas[worker]
         waits = queue.has_due and areas.has_game(counting=False) and not areas.has_game(counting=True)
         return queue.is_done or waits

@@ -56,9 +56,9 @@ def hold(
         picture: file to plot ratings over steps to.
 
     Returns:
-        The table, one row per model, the best model first; and the exit code: 0; 128 plus the number of a signal that
-        ended the tournament, so that the table only covers the games that were over by then; or another code after a
-        failure.
+        The table (one row per model, the best model first), and the exit code: 0 if all games were played, 128 plus
+        the signal's number if a signal ended the tournament, or another code after a failure. If the tournament ended
+        early, the table covers only the finished games.
 
     Raises:
         TrajtrainerError: a model, a file or the environment does not exist or does not fit, or the environment failed.
@@ -180,7 +180,7 @@ def standings(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[
 
 def _rate(num_models: int, results: Sequence[GameResult]) -> tuple[list[float], list[float]]:
     """Return the models' ratings and standard deviations after playing the games in this order."""
-    model = BradleyTerryFull(tau=0.0)  # nothing is added to the uncertainty between games
+    model = BradleyTerryFull(tau=0.0)  # tau=0: no uncertainty is added between games
     ratings = [model.rating() for _ in range(num_models)]
     for result in results:
         first, second = result.match.sides

@@ -60,7 +60,7 @@ export function prepared(lines, { isLog = false, isLogX = false } = {}) {
   const values = lines.flatMap(({ mean, low, high, seeds = [] }) => [mean, low ?? [], high ?? [], ...seeds.map(([, each]) => each)].flat());
   const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const kind = !isLog ? LINEAR : values.every((value) => value > 0) ? LOG : SYMMETRIC;
-  // A logarithmic axis with values below 0 has three powers of ten on each side, and is linear in between.
+  // With values at or below 0, the axis is linear around 0 and logarithmic for three powers of ten on each side.
   const threshold = kind === SYMMETRIC ? 10 ** (Math.ceil(Math.log10(largest || 1)) - 3) : 1;
   return { data: tables.length ? uPlot.join(isLogX ? tables.map(positive) : tables) : [[]], series, bands, kind, threshold };
 }
@@ -123,7 +123,7 @@ function padded(low, high) {
   return [low / factor, high * factor];
 }
 
-// Returns about nine powers of ten at most. If the range is small, 2 and 5 times each power are added.
+// Returns at most about nine powers of ten. If the range is small, 2 and 5 times each power are added.
 function powersOfTen(low, high) {
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const step = Math.ceil((last - first) / 8), factors = last - first <= 2 ? [1, 2, 5] : [1];

@@ -88,11 +88,11 @@ class Change:
     Attributes:
         cause: the kind of change.
         text: a sentence that says what the game does.
-        ask: converts the recorded question to what the network saw in the game.
-        alter: converts the network's answer to what the game made of it.
-        network: the network in the game, if it is a different one.
+        ask: converts the recorded question to the network's input in the game.
+        alter: converts the network's answer to the actions in the game.
+        network: the network in the game, if it is not the given one.
         delay: number of decisions between an observation and the action based on it.
-        scaled: the sensors with a different unit, and the factor.
+        scaled: the sensors whose values have a different unit, and the factor.
     """
 
     cause: Cause
@@ -149,13 +149,13 @@ def _seen_as(functions: Mapping[int, Alter]) -> Callable[[Question], Question]:
 
 
 def _together_and_singly(sensors: Sequence[int], labels: Sequence[str]) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield all sensors together and, if there are several, each of them alone."""
+    """Yield all sensors together, and each sensor alone if there are several."""
     for group in dict.fromkeys([tuple(sensors), *((each,) for each in sensors)]) if sensors else ():
         yield group, " and ".join(labels[each] for each in group)
 
 
 def _swaps(size: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield all orders with two elements swapped, with these elements."""
+    """Yield all pairs of elements, and the order in which they are swapped."""
     for first, second in itertools.combinations(range(size), 2):
         order = list(range(size))
         order[first], order[second] = second, first
@@ -163,7 +163,7 @@ def _swaps(size: int) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _orders(size: int) -> Iterator[list[int]]:
-    """Yield other orders: first all with two elements swapped, then, if there are only a few elements, all others."""
+    """Yield other orders: first those with two elements swapped, then the rest if there are only a few elements."""
     for _, _, order in _swaps(size):
         yield order
     for permutation in itertools.permutations(range(size)) if size <= _MOST_REORDERED else ():
@@ -235,7 +235,7 @@ def times(factors: FloatArray, text: str) -> Change:
     """Return a change that multiplies continuous actions by these factors [C]."""
 
     def alter(answer: Answer) -> Answer:
-        both = np.stack([factors, np.abs(factors)])[:, None]  # the spread stays positive
+        both = np.stack([factors, np.abs(factors)])[:, None]  # standard deviations must be positive
         gaussian = None if answer.gaussian is None else answer.gaussian * both
         return replace(answer, mode=np.clip(answer.mode * factors, -1.0, 1.0), gaussian=gaussian)
 
@@ -243,7 +243,7 @@ def times(factors: FloatArray, text: str) -> Change:
 
 
 def _sensor_orders(question: Question, labels: Sequence[str]) -> Iterator[Change]:
-    """Yield other orders of sensors: vectors among all vectors, other sensors among those of the same shape."""
+    """Yield other orders of sensors. Vectors are permuted with all other vectors, other sensors with the same shape."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, values in enumerate(question.obs):
         groups.setdefault(values.shape[1:] if values.ndim > _VECTOR else (), []).append(number)
@@ -282,7 +282,7 @@ def _number_orders(values: FloatArray) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _stacks(question: Question, values: FloatArray, name: str) -> Iterator[tuple[str, FloatArray]]:
-    """Yield wrong stacks of a sensor with stacked frames."""
+    """Yield common mistakes in stacking the frames of a sensor."""
     frames = _frames_of(values, question, name)
     if frames == 1:
         return

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="the policy that the game should have: an .onnx, a .pt file, the folder of a run or of one of its "
+        help="the policy that the game should use: an .onnx, a .pt file, the folder of a run or of one of its "
         "behaviors, or a run id (the newest checkpoint; append @best for the best)",
     )
     parser.add_argument(
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(_EITHER, "sampled", "deterministic"),
         default=_EITHER,
         help="how the game should choose actions: sampled, or deterministic (Deterministic Inference in Unity). By "
-        "default both are accepted, and the command reports which it is",
+        "default both are accepted, and the command reports which one it found",
     )
     add_count(
         parser, "--decisions", "decisions", "use at most this many decisions (default: 2000, fewer with large images)"
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print the findings, and return 0 if everything agrees, 1 if something differs, 2 for bad input."""
     try:
         with console(debug=arguments.debug, to_stderr=True):
-            # Late: --help does not need these.
+            # Imported here to keep --help fast.
             from trajtrainer.tools.verify.likelihood import Mode
             from trajtrainer.tools.verify.report import format_verification
             from trajtrainer.tools.verify.verify import verify

@@ -20,9 +20,9 @@ from trajtrainer.tools.verify.likelihood import Figures, Mode
 from trajtrainer.tools.verify.network import Answer, Network
 from trajtrainer.tools.verify.recording import RecordedDecisions
 
-# Logarithm of the likelihood ratio above which one of a few hundred explanations is better than the unchanged model.
+# Log-likelihood ratio above which one of a few hundred explanations is considered better than the unchanged model.
 _DECISIVE: Final = 11.0
-_ALIKE: Final = 3.0  # logarithm of the likelihood ratio below which two explanations are equally good
+_ALIKE: Final = 3.0  # log-likelihood ratio below which two explanations are considered equally good
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Verdict:
     Attributes:
         cause: the likely cause; None if they are the model's actions.
         plain: the fit of the unchanged model; None if it cannot process the recorded observations.
-        best: the explanation, without a change if the actions are the model's; None if there is no explanation.
+        best: the best explanation (``UNCHANGED`` if the actions are the model's); None if nothing explains the actions.
         as_good: other explanations that are as good as ``best``.
         num_tried: number of changes that were tried.
     """
@@ -76,9 +76,10 @@ class Trial:
         self.num_tried = 0
 
     def _answered(self, change: Change) -> tuple[Answer, BoolArray] | None:
-        """Return the distributions for the decisions that the network knows under this change, and which these are.
+        """Return the distributions under a change, and a mask of the decisions for which they are known.
 
-        The result is None if the network cannot process the changed question, or knows no decision.
+        With a delay, they are unknown for decisions near the start or end of an episode. Return None if the network
+        cannot process the changed question, or if no decision is known.
         """
         network, question = change.network or self._network, change.ask(self._recording.question)
         if not network.takes(question.shapes):
@@ -90,7 +91,7 @@ class Trial:
         return (answer.at(source[known]), known) if known.any() else None
 
     def fits_of(self, change: Change = UNCHANGED) -> list[Fit]:
-        """Return one fit for each possible mode, or none if the network cannot process the changed question."""
+        """Return one fit for each possible mode; [] if the network cannot process the changed question."""
         answered = self._answered(change)
         if answered is None:
             return []
@@ -106,7 +107,7 @@ class Trial:
         ]
 
     def is_consistent(self, fit: Fit) -> bool:
-        """Return whether the actions are consistent with the model, which takes longer than a fit."""
+        """Return whether the actions are consistent with the model. This is slower than computing a fit."""
         answered = self._answered(fit.change)
         assert answered is not None
         answer, known = answered
@@ -118,13 +119,13 @@ class Trial:
         for change in changes:
             try:
                 found += self.fits_of(change)
-            except CheckpointError:  # numbers overflow under this change
+            except CheckpointError:  # this change makes the numbers overflow
                 continue
             self.num_tried += 1
         return found
 
     def scales_near(self, fits: Sequence[Fit]) -> list[Fit]:
-        """Return fits of further factors of the observations, near the best one."""
+        """Return fits for more factors of the observations, close to the best one so far."""
         scales = [each for each in fits if each.change.scaled[0]]
         if not scales:
             return []
@@ -142,7 +143,7 @@ class Trial:
         return self.tried(change(each) for each in sorted(rounded | {factor}))
 
     def action_factors(self) -> list[Fit]:
-        """Return fits of the mean factor between the actions and those of the model."""
+        """Return fits in which the actions are those of the model, multiplied by a factor."""
         actions, question = self._recording.actions.continuous, self._recording.question
         if not actions.shape[1] or not self._network.takes(question.shapes):
             return []
@@ -163,7 +164,7 @@ def _best(fits: Sequence[Fit]) -> Fit:
 
 
 def explain(network: Network, recording: RecordedDecisions, others: Sequence[Change], expected: Mode | None) -> Verdict:
-    """Decide whether actions are those of a model and, if not, find what explains them.
+    """Decide whether recorded actions match a model and, if they do not, find the best explanation.
 
     Args:
         network: the model.
@@ -180,7 +181,7 @@ def explain(network: Network, recording: RecordedDecisions, others: Sequence[Cha
         likely = plain
     mode_cause = None if likely is plain and allowed else Cause.MODE
     if likely is not None and likely.mode is Mode.DETERMINISTIC and likely.figures.different == 0.0:
-        return Verdict(mode_cause, plain, likely)  # nothing can be better
+        return Verdict(mode_cause, plain, likely)  # no change can fit better
     if network.takes(recording.question.shapes):
         found = plain_fits + trial.tried(others) + trial.tried(changes_of(network, recording))
     else:
@@ -188,13 +189,13 @@ def explain(network: Network, recording: RecordedDecisions, others: Sequence[Cha
     found += trial.scales_near(found) + trial.action_factors()
     if not found:
         raise CheckpointError(
-            f"{network.name} cannot process the recorded observations: it returns NaN, whatever change is tried."
+            f"{network.name} cannot process the recorded observations: it returns NaN for every change."
         )
     best = _best(found)
     enough = _DECISIVE + (likely.log_likelihood if likely is not None else -math.inf)
     if best.log_likelihood > enough and (likely is None or trial.is_consistent(best)):
         alike = [each for each in found if best.log_likelihood - each.log_likelihood <= _ALIKE]
-        # Explanations that differ only in their numbers count as one.
+        # Scales of the same sensors that differ only in the factor count as one explanation.
         as_good = {_key(each): each for each in alike if _key(each) != _key(best)}
         return Verdict(best.change.cause, plain, best, tuple(as_good.values()), trial.num_tried)
     assert likely is not None

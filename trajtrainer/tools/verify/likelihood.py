@@ -1,8 +1,8 @@
 """Computes how likely recorded actions are under a model's distributions, as samples or as its most likely actions.
 
-Both are probability densities, mixed with a tiny share of a uniform one, so that a single odd action cannot decide the
-result. Two explanations are compared by the logarithm of their likelihood ratio: if the first one is true, the second
-one is ahead by t or more with a probability of at most exp(-t) (Markov's inequality), regardless of the number of
+Both are probability densities, mixed with a tiny share of a uniform density, so that a single outlier cannot decide the
+result. Two explanations are compared by their log-likelihood ratio: if the first one is true, the ratio exceeds t in
+favor of the second one with a probability of at most exp(-t) (Markov's inequality), regardless of the number of
 decisions and of the network.
 
 Shape legend: N decisions, C continuous actions, K discrete branches, F features.
@@ -25,15 +25,15 @@ from trajtrainer.tools.verify.recording import PlayedActions
 
 Doubles = NDArray[np.float64]
 
-# Differences between engines, which sum in other orders and approximate exp and tanh in other ways.
+# Tolerance for differences between inference engines, for example in the order of sums or in the precision of tanh.
 _TOLERANCE: Final = 2e-3
-_LOG_TOLERANCE: Final = 2e-3  # two discrete actions whose log-probabilities differ by less count as equally likely
-_MOST_ODD: Final = 0.002  # share of decisions that may not be the model's, for example because a player took over
+_LOG_TOLERANCE: Final = 2e-3  # discrete actions whose log-probabilities differ by less are considered equally likely
+_MOST_ODD: Final = 0.002  # maximum share of decisions by something else, such as a player
 _EVEN: Final = 1e-6
 _MOST_FEATURES: Final = 24
 _SIMULATIONS: Final = 100
-_IMPOSSIBLE: Final = 6.0  # standard deviations from a statistic's mean that do not occur by chance
-# Raw actions beyond these limits are unknown.
+_IMPOSSIBLE: Final = 6.0  # deviations from the mean, in standard deviations, that do not occur by chance
+# The raw action cannot be recovered if the recorded action is at one of these limits.
 _CLIPPED: Final = 1.0 - 1e-6
 _SQUASHED: Final = 0.9999
 _ROOT_TWO_PI: Final = math.log(math.sqrt(2.0 * math.pi))
@@ -51,7 +51,7 @@ def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubl
     if mode is Mode.DETERMINISTIC:
         size = actions.continuous.shape[1]
         found = np.where(matches(answer, actions), 0.0, -np.inf)
-        # As with samples, actions at the limits have a probability, and others have a density.
+        # As for samples, use a probability for actions at the limits, and a density for other actions.
         inside = np.abs(actions.continuous) < (_CLIPPED if answer.limit else _SQUASHED)
         found[:, :size] -= inside * math.log(2.0 * _TOLERANCE)
         for k, log_probs in enumerate(answer.log_probs):
@@ -72,14 +72,14 @@ def evenly(answer: Answer) -> Doubles:
 
 
 def matches(answer: Answer, actions: PlayedActions) -> BoolArray:
-    """Return which actions are the model's most likely ones, bool [N, C + K]."""
+    """Return whether each action is the model's most likely one, bool [N, C + K]."""
     near = np.abs(actions.continuous - answer.mode) <= _TOLERANCE
     pairs = zip(answer.log_probs, _of_discrete(answer, actions), strict=True)
     return np.column_stack([near, *(each.max(axis=1) - chosen <= _LOG_TOLERANCE for each, chosen in pairs)])
 
 
 def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubles]:
-    """Return raw actions, a mask of the clipped ones, and the log-density of the change of variables."""
+    """Return raw actions, a mask of the clipped ones, and the log-determinant of the change of variables."""
     given = actions.astype(np.float64)
     limit = _CLIPPED if answer.limit else _SQUASHED
     beyond = np.abs(given) >= limit

@@ -211,7 +211,7 @@ def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
 
 
 def _rewire(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
-    """Replace inputs of operators: name -> new name."""
+    """Replace the inputs of operators; ``names`` maps old names to new ones."""
     for node in nodes:
         for place, name in enumerate(node.input):
             node.input[place] = names.get(name, name)

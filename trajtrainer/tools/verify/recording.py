@@ -25,7 +25,7 @@ from trajtrainer.experience.recordings.pairing import as_dtype, check_spec, piec
 
 _MOST_DECISIONS: Final = 2000
 _FEWEST_DECISIONS: Final = 200
-_MOST_NUMBERS: Final = 4_000_000  # numbers in all observations; a limit, because every change processes all of them
+_MOST_NUMBERS: Final = 4_000_000  # maximum number of values in all observations, which limits the time per change
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Question:
         return [values.shape[1:] for values in self.obs]
 
     def with_sensors(self, values: Mapping[int, FloatArray]) -> Question:
-        """Return the same question with other values of some sensors, by number."""
+        """Return a copy of the question in which the values of some sensors (by number) are replaced."""
         contiguous = {number: np.ascontiguousarray(each, np.float32) for number, each in values.items()}
         obs = dict(enumerate(self.obs)) | contiguous
         return replace(self, obs=tuple(obs.values()))
@@ -122,7 +122,7 @@ def read_recording(
     usual = int(np.clip(_MOST_NUMBERS // max(1, numbers), _FEWEST_DECISIONS, _MOST_DECISIONS))
     most = usual if most_decisions is None else most_decisions
     parts: list[Columns[NDArray[Any]]] = []
-    begins: list[int] = []  # where the files begin
+    begins: list[int] = []  # index of the first decision of each file
     for file in files:
         begins.append(sum(map(len, parts)))
         for piece in pieces(file, allow_chosen=False) if begins[-1] <= most else ():

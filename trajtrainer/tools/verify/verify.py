@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _MODEL: Final = ".onnx"
 _MOST_CHECKPOINTS: Final = 40
 _NUMBERED: Final = re.compile(r"-(\d{1,18})$")
-_FAR: Final = 5.0  # distance from the mean in training that counts as far, in standard deviations
+_FAR: Final = 5.0  # distance from the training mean that is considered far, in standard deviations
 _MANY: Final = 0.05
 
 
@@ -105,7 +105,7 @@ def verify(
 def _of_sensors_seen(
     network: Network, saved: SavedPolicy | None, recording: RecordedDecisions
 ) -> tuple[RecordedDecisions, list[str]]:
-    """Remove the sensors that the policy does not see, which is normal for a student. Also return a note on them."""
+    """Remove sensors that the policy has no input for, as in distilled students, and return a note about them."""
     sensors = recording.spec.observation_specs
     record = None if saved is None or network.takes(recording.question.shapes) else _record_of(saved)
     numbers = None if record is None else sensors_seen(record.spec, recording.spec)
@@ -227,7 +227,7 @@ def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _which(network: Network, others: Sequence[Change], recording: RecordedDecisions) -> Iterator[str]:
-    """Yield a note on which checkpoint of the run the model is, if it is not the newest one."""
+    """Yield a note that identifies the model's checkpoint if it is not the newest one of the run."""
     question = recording.question
     if not network.takes(question.shapes):
         return

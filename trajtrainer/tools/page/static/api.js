@@ -26,9 +26,9 @@ export async function post(path, run, changes = {}) {
   return answer(await fetch(address(path, { run }), { method: "POST", headers: { "X-Trajtrainer-Page": csrf }, body: JSON.stringify(changes) }));
 }
 
-// Caches the answer to a request that is needed each time something is drawn. The request is sent again when its parameters
-// change, or when the answer is stale, but then at most once every `pause` milliseconds. `changed` is called when there is
-// something new to draw.
+// Caches the answer to a request, because it is needed on every draw. The request is sent again when its parameters change
+// or the answer is stale, in the latter case at most once every `pause` milliseconds. `changed` is called when a new answer
+// has arrived.
 export class Answer {
   value = null;
   problem = "";
@@ -86,8 +86,8 @@ export class Answer {
   }
 }
 
-// Listens to the server as long as the page is visible, because a browser allows only a few connections per server. While
-// the page is hidden, it polls the list of runs from time to time to keep the title up to date.
+// Streams changes from the server while the page is visible, because a browser allows only a few connections per server.
+// While the page is hidden, it polls the list of runs every ten seconds to keep the title up to date.
 export class Stream {
   #source = null;
   #runs = [];

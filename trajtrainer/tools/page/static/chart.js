@@ -83,7 +83,7 @@ export class Chart extends Component {
     return this.lines.some((line) => line.bands);
   }
 
-  // Notes about how the values are shown, if it is unusual.
+  // Notes on how the values are displayed, such as smoothing or a logarithmic axis.
   get notes() {
     const isSmoothed = this.lines.some((line) => line.smooth);
     return [this.isHistogram && "percentiles", isSmoothed && `smoothed ${state.smoothing.toFixed(2)}`, KINDS[this.drawing?.kind]]
@@ -102,7 +102,7 @@ export class Chart extends Component {
       const line = { name: id, color: color(id), x: answer[id][x], ...answer[id] };
       const weight = line.bands ? 0 : state.smoothing; // do not smooth the median of a histogram
       if (!(weight > 0) || line.mean.length < 3) return line;
-      // The interval over seeds is smoothed like their mean. Minimum and maximum of a single run's points are not.
+      // The interval over seeds is smoothed like their mean, but the minimum and maximum of a single run are not.
       const ends = line.seeds && [smoothed(line.low, weight), smoothed(line.high, weight)];
       return { ...line, smooth: smoothed(line.mean, weight), ends };
     });

@@ -43,7 +43,7 @@ function Page({ view, name }) {
     </header>
     <div class="layout">
       <div class="empty" hidden=${state.runs.length > 0}><h2>No runs yet</h2>
-        <p>Waiting for the first run in <code>${results}</code>. It will appear here on its own. You can start one with:</p>
+        <p>Waiting for the first run in <code>${results}</code>. It will appear here automatically. You can start one with:</p>
         <pre>trajtrainer learn builtin:ppo/3DBall --env=sim:3DBall --run-id=first</pre></div>
       <aside id="runs" aria-label="Runs"><${Part} isSeen=${narrow.matches ? view === "runs" : view !== "table"} view=${RunsView} /></aside>
       ${MAIN.map(([key, label, View]) => html`<main key=${key} id=${key} aria-label=${label}><${Part} isSeen=${key === view} view=${View} /></main>`)}

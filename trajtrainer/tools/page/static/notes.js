@@ -4,8 +4,8 @@ import { post } from "./api.js";
 import { update } from "./state.js";
 import { button, html } from "./util.js";
 
-// The text that the user is writing: {run, text, labels, seen, saved}. It stays, whatever the server sends. `seen` is the
-// text that the server had when the user started to write, `saved` the data of the run when the draft was saved.
+// The text that the user is writing: {run, text, labels, seen, saved}. Data from the server does not overwrite it. `seen` is
+// the text on the server when the user started to write, and `saved` is the run's data when the draft was saved.
 let draft = null;
 let said = { run: null, text: "" };
 

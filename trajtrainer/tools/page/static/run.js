@@ -203,7 +203,7 @@ export function RunView() {
   const isMachine = (tag) => tag.startsWith("Perf/"), behaviors = Object.entries(run.charts);
   const top = behaviors.flatMap(([name, tags]) => tags.filter((tag) => !isMachine(tag)).map((tag) => chart(name, tag)));
   const [first, tags] = behaviors.find(([, some]) => some.some(isMachine)) ?? [null, []];
-  const failed = [problem, run.is_damaged && "An event file is damaged. Its curves end at the damage."];
+  const failed = [problem, run.is_damaged && "An event file is damaged. Its curves end there."];
   return html`${failed.map((text) => text && html`<p class="message failed">${text}</p>`)}
     ${head(run)}
     ${run.message && html`<p class=${`message ${run.state}`}>${run.message}</p>`}

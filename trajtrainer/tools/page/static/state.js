@@ -1,11 +1,11 @@
-// The state of the page. It is kept in the address, so that it can be shared and survives a reload.
+// The state of the page. It is stored in the URL, so that it can be shared and survives a reload.
 
 const NUM_COLORS = 10;
 export const AT_WORK = ["running", "stopping", "active"];
 const VIEWS = ["runs", "table", "curves", "run", "compare"];
 
-// For each part of the state: a function that reads it from the address, and one that returns its parameters in the
-// address, or nothing if it has its default value.
+// For each part of the state: a function that reads it from the URL, and a function that returns its URL parameters, or
+// nothing if it has its default value.
 const ADDRESS = {
   view: [(hash) => (VIEWS.includes(hash.get("view")) ? hash.get("view") : "curves"), (view) => ({ view })],
   run: [(hash) => hash.get("run"), (run) => ({ run })], // the run whose details are shown
@@ -31,7 +31,7 @@ const ADDRESS = {
 };
 
 export const state = {
-  chosen: false, // the user has chosen the runs that are shown
+  chosen: false, // whether the user has chosen which runs are shown
   session: null, // the server's information about itself
   isLive: null, // whether the stream of changes is connected; null until this is known
   runs: [], // the server's list of runs
@@ -104,7 +104,8 @@ export function listed() {
     .sort((a, b) => moment(b) - moment(a) || a.id.localeCompare(b.id, undefined, { numeric: true }));
 }
 
-// Groups items as {search, items}: the items of a search together, at the position of the first one; all others alone.
+// Groups items as {search, items}. The items of a search form one group, at the position of the first one. Every other item
+// is a group of its own.
 export function bySearch(items, searchOf) {
   const found = Map.groupBy(items, (item) => searchOf(item) ?? item);
   return [...found].map(([key, some]) => ({ search: typeof key === "string" ? key : null, items: some }));

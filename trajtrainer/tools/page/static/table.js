@@ -56,8 +56,8 @@ function row(each, shown) {
       special[column.key]?.(run) ?? column.text(each)}</td>`)}</tr>`;
 }
 
-// The rows, with a row for each search above its trials. The trials are hidden until the search is opened or the table is
-// filtered.
+// The rows of the table. Each search has a row above its trials, which are hidden until the search is opened or the table
+// is filtered.
 function folded(rows, shown) {
   return bySearch(rows, ({ run }) => run.search).flatMap(({ search, items }) => {
     const isOpen = search === null || state.unfolded.includes(search) || state.where.trim() !== "";

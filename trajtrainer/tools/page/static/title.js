@@ -35,7 +35,7 @@ export function Title() {
   return run && button(`link ${run.state}`, text(), () => { ended = []; update({ view: "run", run: run.id }); });
 }
 
-// The user has seen the news after coming back to the page or doing something on it.
+// Clears the news when the user returns to the page or does something on it.
 function clear(event) {
   if (!ended.length || event.target.closest?.("#news")) return;
   ended = [];

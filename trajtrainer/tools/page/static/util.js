@@ -117,7 +117,7 @@ export function csv(rows) {
   return rows.map((row) => row.map(cell).join(",") + "\r\n").join("");
 }
 
-// A spreadsheet program would evaluate a text that starts like a formula.
+// Converts a value to a CSV cell. Text that spreadsheet programs would evaluate as a formula is quoted.
 function cell(value) {
   if (typeof value !== "string") return value ?? "";
   const text = /^[=+@\t]/.test(value) ? `'${value}` : value;

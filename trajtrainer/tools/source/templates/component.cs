@@ -9,8 +9,8 @@ public sealed class <<name>>Heuristic : UnityEngine.MonoBehaviour
     public bool Deterministic;
 
     /// <summary>
-    /// 1 allows a discrete action, 0 forbids it, branch by branch. Heuristic does not see what
-    /// WriteDiscreteActionMask forbids, so set the mask here, too. Null allows all actions.
+    /// For each discrete action, branch by branch: 1 allows it, 0 forbids it. Heuristic does not get the mask of
+    /// WriteDiscreteActionMask, so also set it here. Null allows all actions.
     /// </summary>
     public float[] Mask;
 

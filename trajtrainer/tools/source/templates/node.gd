@@ -2,7 +2,7 @@
 # Policy: <<behavior>>, <<policy>>, which was written with this file. Neither C# nor an extension is needed.
 # Add the node to the scene as a child of the AIController, and leave out the Sync node.
 #
-# License: Apache-2.0, as trajtrainer.
+# License: Apache-2.0, like trajtrainer.
 
 class_name <<policy>>Node
 extends Node
