@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
 import json
+import multiprocessing.util
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -32,6 +37,20 @@ PRELOADED = (
     "trajtrainer.policies.onnx.export",
     "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.envs.unity_worker",
+    # What runs import when they know what they need.
+    "trajtrainer.envs.players",
+    "trajtrainer.envs.python.factories",
+    "trajtrainer.learning.algos.poca.poca",
+    "trajtrainer.learning.algos.ppo.ppo",
+    "trajtrainer.learning.algos.sac.sac",
+    "trajtrainer.learning.algos.xqc.xqc",
+    "trajtrainer.learning.nn.encoders",
+    "trajtrainer.learning.rewards.curiosity",
+    "trajtrainer.learning.rewards.gail",
+    "trajtrainer.learning.rewards.rnd",
+    "trajtrainer.run.behavior_factory",
+    "trajtrainer.run.evaluations",
+    "trajtrainer.run.writers",
 )
 
 
@@ -54,26 +73,33 @@ class _Server:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.run.prefork"],
-            cwd=Path(__file__).parents[2],
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._socket, other = socket.socketpair()
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.run.prefork", str(other.fileno())],
+                cwd=Path(__file__).parents[2],
+                env=_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=[other.fileno()],
+            )
         atexit.register(self.close)
 
-    def ask(self, **request: Any) -> Any:
+    def ask(self, descriptors: Sequence[int] = (), **request: Any) -> Any:
+        """The answer to a request, with which copies of these descriptors go."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write(f"{json.dumps(request)}\n")
+            self._process.stdin.write(f"{json.dumps({**request, 'descriptors': [*descriptors]})}\n")
             self._process.stdin.flush()
+            if descriptors:
+                socket.send_fds(self._socket, [b"."], descriptors)
             return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
         self._process.communicate()
+        self._socket.close()
 
 
 class _Forked:
@@ -119,17 +145,81 @@ _USUAL = _of_interpreter(_environment())
 _server = functools.cache(_Server)
 
 
-def start(arguments: Sequence[str], log: IO[str]) -> Program:
-    """``python -m trajtrainer ARGUMENTS`` with one thread and warnings as errors, its output in a file."""
+def start(arguments: Sequence[str], log: IO[str], program: str | None = None) -> Program:
+    """``python -m trajtrainer ARGUMENTS`` with one thread and warnings as errors, its output in a file.
+
+    Args:
+        arguments: of the program.
+        log: the file.
+        program: code that takes the place of ``-m trajtrainer``, as by ``python -c``. It can import ``tests``.
+    """
     environment = _environment()
     if sys.platform != "linux" or _of_interpreter(environment) != _USUAL:
-        command = [sys.executable, "-m", "trajtrainer", *arguments]
+        if program is not None:
+            root = str(Path(__file__).parents[2])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
+        command = [sys.executable, *(("-m", "trajtrainer") if program is None else ("-c", program)), *arguments]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     server = _server()
-    return _Forked(server, server.ask(start=arguments, log=log.name, environment=environment, folder=os.getcwd()))
+    request = {"start": arguments, "program": program, "log": log.name, "environment": environment}
+    return _Forked(server, server.ask(**request, folder=os.getcwd()))
 
 
-def serve() -> dict[str, Any] | None:
+def run(program: str, *arguments: str, log: Path, timeout_s: float = 300.0) -> tuple[int, str]:
+    """The exit code and the output of a program, which is killed when the time is over."""
+    with log.open("w") as file:
+        started = start(arguments, file, program)
+    try:
+        code = started.wait(timeout_s)
+    finally:
+        started.kill()
+        started.wait()
+    return code, log.read_text()
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+_adopting = threading.Lock()
+
+
+@contextlib.contextmanager
+def children() -> Iterator[None]:
+    """Let processes that multiprocessing spawns come from the server, too.
+
+    They are children of this process. Their command line is another, and everything is imported when they begin; what
+    they get is pickled as ever.
+    """
+    spawn_usually = multiprocessing.util.spawnv_passfds
+
+    def spawn(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+        if "--multiprocessing-fork" not in arguments:  # such as multiprocessing's resource tracker
+            return spawn_usually(path, arguments, descriptors)
+        adopts = functools.partial(ctypes.CDLL(None).prctl, _PR_SET_CHILD_SUBREAPER)
+        with _adopting:
+            adopts(1, 0, 0, 0)  # whom its parent leaves becomes a child of this process
+            try:
+                pid: int = server.ask(
+                    [0, 1, 2, *sorted(descriptors)],
+                    spawn=arguments[arguments.index("-c") + 1],
+                    environment=dict(os.environ),
+                    folder=os.getcwd(),
+                    blocked=[int(each) for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+                )
+            finally:
+                adopts(0, 0, 0, 0)
+        return pid
+
+    if sys.platform != "linux" or _of_interpreter(_environment()) != _USUAL:
+        yield
+        return
+    server = _server()
+    multiprocessing.util.spawnv_passfds = spawn
+    try:
+        yield
+    finally:
+        multiprocessing.util.spawnv_passfds = spawn_usually
+
+
+def serve(sent: socket.socket) -> dict[str, Any] | None:
     """Answer requests. In a process that was forked return what it is to do, in the server None at the end."""
     for line in iter(sys.stdin.buffer.readline, b""):
         request = json.loads(line)
@@ -137,6 +227,20 @@ def serve() -> dict[str, Any] | None:
         if "poll" in request:
             pid, status = os.waitpid(request["poll"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
+        elif "spawn" in request:
+            _, received, _, _ = socket.recv_fds(sent, 1, len(request["descriptors"]))
+            reader, writer = os.pipe()
+            between = os.fork()
+            if between == 0:
+                child = os.fork()
+                if child == 0:
+                    return {**request, "received": received}
+                os.write(writer, str(child).encode())
+                os._exit(0)
+            os.waitpid(between, 0)
+            answer = int(os.read(reader, 20))
+            for descriptor in (reader, writer, *received):
+                os.close(descriptor)
         else:
             answer = os.fork()
             if answer == 0:
@@ -160,16 +264,47 @@ def become(request: Mapping[str, Any]) -> None:
     added = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each not in sys.path]
     sys.path[:1] = [request["folder"], *added]
     packages.forget_all()  # installed packages may be others
-    sys.argv = ["trajtrainer", *request["start"]]
+    sys.argv = ["trajtrainer" if request["program"] is None else "-c", *request["start"]]
+
+
+def become_child(request: Mapping[str, Any]) -> None:
+    """Make this process one that multiprocessing has just spawned."""
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD, 1000) for each in request["received"]]
+    os.closerange(3, 1000)
+    for descriptor, number in zip(high, request["descriptors"], strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    packages.forget_all()
+    warnings.resetwarnings()
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    sys.argv = ["-c", "--multiprocessing-fork"]
 
 
 if __name__ == "__main__":
+    import fcntl
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in PRELOADED:
         with contextlib.suppress(ImportError):  # of an extra that is not there
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what all share is not copied by collections
-    if (given := serve()) is not None:
-        become(given)
-        runpy.run_module("trajtrainer", run_name="__main__", alter_sys=True)
+    with socket.socket(fileno=int(sys.argv[1])) as descriptors_sent:
+        given = serve(descriptors_sent)
+    if given is not None:
+        if "spawn" in given:
+            become_child(given)
+            given["program"] = given["spawn"]
+        else:
+            become(given)
+        if given["program"] is None:
+            runpy.run_module("trajtrainer", run_name="__main__", alter_sys=True)
+        else:
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(given["program"], "<string>", "exec"), sys.modules["__main__"].__dict__)

@@ -109,7 +109,7 @@ def test_a_behavior_that_nobody_configured_ends_the_run_and_the_others_are_saved
 
 
 def test_a_finished_behavior_goes_on_acting_with_its_last_policy(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(5000), Hybrid=ppo(8500))
+    settings = behaviors_settings(Basic=ppo(5000, checkpoint_interval=2000), Hybrid=ppo(8500))
     run = learn(tmp_path, settings, "--env=sim:Basic+Hybrid", *AGENTS)
     assert run.exit_code == 0, run.output
     lines = [line for line in run.output.splitlines() if line.startswith("[INFO] Basic. Step:")]
