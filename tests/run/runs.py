@@ -49,7 +49,7 @@ class FinishedRun:
     def assert_reached(self, behavior: str) -> None:
         """The training has ended because the mean return of 20 episodes or more reached ``stop.reward``."""
         assert self.exit_code == 0, self.output
-        stopped = self.status()[behavior]["stopped"]
+        stopped = self.status()[behavior].get("stopped")
         assert stopped is not None, self.rewards(behavior)
         assert stopped["by"] == "reward", stopped
 
