@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
+from unittest import mock
 
 from tests import packages
 
@@ -212,11 +213,8 @@ def children() -> Iterator[None]:
         yield
         return
     server = _server()
-    multiprocessing.util.spawnv_passfds = spawn
-    try:
+    with mock.patch.object(multiprocessing.util, "spawnv_passfds", spawn):
         yield
-    finally:
-        multiprocessing.util.spawnv_passfds = spawn_usually
 
 
 def serve(sent: socket.socket) -> dict[str, Any] | None:
