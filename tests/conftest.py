@@ -59,6 +59,15 @@ def forked_children() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def forked_children_of_runs() -> Iterator[None]:
+    """The same, and what runs of the command line spawn as well."""
+    from tests.run import prefork
+
+    with prefork.children(of_runs=True):
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of recorded and golden data that lies beside the project but is not part of it."""
