@@ -44,8 +44,8 @@ SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
 def sampled(**changes: Any) -> dict[str, Any]:
     """Settings that use all of the sample package."""
     return ppo(
-        1200,
-        summary_freq=400,
+        600,
+        summary_freq=200,
         network_settings={"hidden_units": 16, "num_layers": 1, "vis_encode_type": "patches"},
         reward_signals={"extrinsic": {}, "effort": {"gamma": 0.9, "strength": 0.1, "exponent": 1.5}},
         **changes,
@@ -65,16 +65,16 @@ def test_a_package_trains_exports_and_resumes(tmp_path: Path, install: Install) 
     tags = run.scalars("VisualBall")
     assert {"Policy/Effort Reward", "Policy/Effort Value Estimate", "Losses/Effort Loss"} <= tags.keys()
     lines = (run.folder.parent / "lines.txt").read_text(encoding="utf-8").splitlines()
-    assert [line.split()[:2] for line in lines] == [["VisualBall", str(step)] for step in (400, 800, 1200)]
+    assert [line.split()[:2] for line in lines] == [["VisualBall", str(step)] for step in (200, 400, 600)]
     saved = torch.load(run.folder / "VisualBall" / "checkpoint.pt", weights_only=True)
     assert set(saved["Module:effort"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
-    again = learn(tmp_path, behaviors_settings(VisualBall=sampled() | {"max_steps": 1800}), "--resume", *PLAYER)
+    again = learn(tmp_path, behaviors_settings(VisualBall=sampled() | {"max_steps": 900}), "--resume", *PLAYER)
     assert again.exit_code == 0, again.output
     assert "Resuming training from step" in again.output
     assert "starts anew" not in again.output
     assert "missing" not in again.output
-    assert again.status()["VisualBall"]["final_checkpoint"]["steps"] >= 1800
+    assert again.status()["VisualBall"]["final_checkpoint"]["steps"] >= 900
 
     model.unlink()
     assert main(["export", str(run.folder)]) == 0

@@ -46,13 +46,28 @@ class FinishedRun:
     def rewards(self, behavior: str) -> list[float]:
         return [value for _, value in self.rewards_by_step(behavior)]
 
+    def assert_reached(self, behavior: str) -> None:
+        """The training has ended because the mean return of 20 episodes or more reached ``stop.reward``."""
+        assert self.exit_code == 0, self.output
+        stopped = self.status()[behavior].get("stopped")
+        assert stopped is not None, self.rewards(behavior)
+        assert stopped["by"] == "reward", stopped
+
 
 class LearnProcess:
     """``trajtrainer learn`` as a user starts it. Ended at the latest when the test is over."""
 
     started: ClassVar[list[LearnProcess]] = []
 
-    def __init__(self, folder: Path, settings: dict[str, Any] | Path, *arguments: str, run_id: str = "run") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any] | Path,
+        *arguments: str,
+        run_id: str = "run",
+        program: str | None = None,
+    ) -> None:
+        """``program`` is code that gets the arguments in place of ``-m trajtrainer``."""
         self.folder = folder / "results" / run_id
         config = folder / "config.yaml"
         if isinstance(settings, Path):
@@ -63,7 +78,7 @@ class LearnProcess:
         command = ["learn", str(config), f"--run-id={run_id}"]
         command += [f"--results-dir={folder / 'results'}", f"--base-port={free_ports(4)}", *arguments]
         with self._log.open("w") as log:
-            self.process = prefork.start(command, log)
+            self.process = prefork.start(command, log, program)
         self.started.append(self)
 
     @property
@@ -113,7 +128,7 @@ def ppo(max_steps: int, **changes: Any) -> dict[str, Any]:
         "time_horizon": 32,
         "max_steps": max_steps,
         "summary_freq": 1000,
-        "checkpoint_interval": 2000,
+        "checkpoint_interval": 10_000,
     }
     for key, value in changes.items():
         settings[key] = {**settings[key], **value} if isinstance(settings.get(key), dict) else value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import yaml
 
 from tests.packages import Install
 from tests.ports import free_ports
+from tests.run import prefork
 from tests.run.runs import behaviors_settings, ppo
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import PluginError
@@ -119,26 +118,18 @@ def test_a_check_that_fails_is_blamed_on_its_package(install: Install) -> None:
         check(RunSettings())
 
 
-WITHOUT = """
-import sys
-from trajtrainer.core.stats import STATS_WRITERS
-for name, row in list(STATS_WRITERS.builtin.items()):
-    if row.section is not None:
-        del STATS_WRITERS.builtin[name]
-from trajtrainer.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.parametrize("command", ["learn", "config"])
-def test_a_run_does_not_miss_what_it_does_not_use_and_says_what_it_misses(tmp_path: Path, command: str) -> None:
+def test_a_run_does_not_miss_what_it_does_not_use_and_says_what_it_misses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     """As if all rows with a section were gone."""
+    for name, row in list(STATS_WRITERS.builtin.items()):
+        if row.section is not None:
+            monkeypatch.delitem(STATS_WRITERS.builtin, name)
 
     def outcome(**sections: Any) -> tuple[int, str]:
         _, *rest = arguments(tmp_path, **sections)
-        program = [sys.executable, "-c", WITHOUT, command, *rest]
-        ended = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
-        return ended.returncode, ended.stderr
+        return main([command, *rest]), capsys.readouterr().err
 
     told = outcome(tracking={"trackio": {}}, monitoring={"metrics_file": str(tmp_path / "a.prom")})
     assert told[0] == 1
@@ -154,10 +145,9 @@ def test_what_a_run_does_not_use_is_not_imported(tmp_path: Path) -> None:
         "import sys; from trajtrainer.cli.main import main; code = main(sys.argv[1:])\n"
         "print(code, [name for name in sys.modules if name.startswith('trajtrainer.plugins.')])"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *arguments(tmp_path)], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert ended.stdout.splitlines()[-1] == "0 []"
+    code, output = prefork.run(program, *arguments(tmp_path), log=tmp_path / "log")
+    assert code == 0, output
+    assert output.splitlines()[-1] == "0 []"
 
 
 def test_built_in_rows_point_to_what_exists() -> None:

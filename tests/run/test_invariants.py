@@ -53,6 +53,7 @@ ENDS_WITHIN_S = 120.0
 # As acting shows that it waits.
 _QUIET_S = 0.3
 
+pytestmark = pytest.mark.usefixtures("forked_children")
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 
@@ -156,7 +157,7 @@ def test_a_threaded_run_learns_from_every_step_once(
     begun: list[tuple[int, int]] = []
     at_updates(monkeypatch, kind, learned, lambda _, each: begun.append((learned.num_steps, each.gradient_steps)))
     epochs: list[trajtrainer.EpochStats] = []
-    max_steps = 2500
+    max_steps = 2000
     result = learn(tmp_path, settings(kind, max_steps, threaded=True), on_epoch=epochs.append).behaviors["Numbered"]
     assert Numbered.threads == {threading.main_thread()}
     assert max_steps < result.steps == sum(epoch.steps for epoch in epochs)
@@ -171,7 +172,7 @@ def test_a_threaded_run_learns_from_every_step_once(
         due = (result.steps - FIRST_UPDATE) / STEPS_PER_UPDATE
         assert epochs[-1].behavior.total_gradient_steps == pytest.approx(due, abs=1)
     tags = curves(tmp_path).keys()
-    learn(tmp_path, settings(kind, max_steps), force=True)
+    learn(tmp_path, settings(kind, 1100), force=True)
     assert tags == curves(tmp_path).keys(), "as many as without a thread: none of actors, none of V-trace"
     assert not [tag for tag in tags if tag.startswith("Actors/") or "Importance" in tag]
 
@@ -319,9 +320,9 @@ def assert_all_is_learned_from_once(
     at_updates(monkeypatch, "ppo", learned)
     epochs: list[trajtrainer.EpochStats] = []
     environment = {"folder": str(learned.folder), "copies": 2 * ENVS}
-    result = learn(tmp_path, settings("ppo", 3000) | {"actors": actors}, env_args=environment, on_epoch=epochs.append)
+    result = learn(tmp_path, settings("ppo", 2500) | {"actors": actors}, env_args=environment, on_epoch=epochs.append)
     behavior = result.behaviors["Numbered"]
-    assert 3000 < behavior.steps == sum(epoch.steps for epoch in epochs)
+    assert 2500 < behavior.steps == sum(epoch.steps for epoch in epochs)
     most = (1 + MAX_LAG) * (BUFFER + 1)  # that acting may be ahead by
     learned.check(behavior.steps, most_left=most)
     assert len(made(learned.folder)) == 2 * ENVS
@@ -334,7 +335,7 @@ def assert_all_is_learned_from_once(
     assert {"Actors/Working", "Policy/Importance Weight"} <= found.keys()
     # The last step of a trajectory counts; it may have begun with an older policy.
     assert max(lag for _, lag in found["Actors/Policy Lag"]) <= MAX_LAG + 1
-    assert too_old(learned, 3000) <= dropped(epochs)
+    assert too_old(learned, 2500) <= dropped(epochs)
     assert {lag for lag, _ in learned.lags} >= {0, 1}, "acting went on while the learner learned"
 
 

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.run import prefork
 
 KILLS = 25
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_kill_at_any_moment_leaves_a_run_to_resume(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("kill_while_saving.py")
-    ended = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), str(KILLS), "1"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-    )
-    assert ended.returncode == 0, ended.stderr
-    rounds = [json.loads(line) for line in ended.stdout.splitlines()]
+    program = Path(__file__).with_name("kill_while_saving.py").read_text(encoding="utf-8")
+    code, output = prefork.run(program, str(tmp_path), str(KILLS), "1", log=tmp_path / "log")
+    assert code == 0, output
+    rounds = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(rounds) == KILLS
     assert rounds[-1]["resumed"] > 10, "the children got to save"
     for found in rounds:

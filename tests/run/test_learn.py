@@ -29,7 +29,8 @@ def check_files(run: FinishedRun, behavior: str) -> None:
 
 
 def test_basic_is_solved_and_the_exported_policy_acts_as_trained(tmp_path: Path) -> None:
-    run = learn(tmp_path, behaviors_settings(Basic=ppo(5000)), "--env=sim:Basic", *AGENTS)
+    settings = behaviors_settings(Basic=ppo(5000, checkpoint_interval=2000))
+    run = learn(tmp_path, settings, "--env=sim:Basic", *AGENTS)
     assert run.exit_code == 0, run.output
     assert np.mean(run.rewards("Basic")[-2:]) >= 0.9
     check_files(run, "Basic")
@@ -48,29 +49,33 @@ def test_3dball_improves(tmp_path: Path) -> None:
         network_settings={"hidden_units": 32, "num_layers": 2, "normalize": True},
         time_horizon=200,
         summary_freq=2500,
+        stop={"reward": 5.0},
     )
     run = learn(tmp_path, behaviors_settings(**{"3DBall": settings}), "--env=sim:3DBall")
-    assert run.exit_code == 0, run.output
+    run.assert_reached("3DBall")
     rewards = run.rewards("3DBall")
-    assert rewards[-1] > 4 * rewards[0]
+    assert 4 * rewards[0] < 5.0
     check_files(run, "3DBall")
 
 
 def test_hybrid_improves(tmp_path: Path) -> None:
     settings = ppo(
-        13000, hyperparameters={"batch_size": 64, "buffer_size": 1024}, network_settings={"hidden_units": 32}
+        13000,
+        hyperparameters={"batch_size": 64, "buffer_size": 1024},
+        network_settings={"hidden_units": 32},
+        stop={"reward": 0.15},
     )
     run = learn(tmp_path, behaviors_settings(Hybrid=settings), "--env=sim:Hybrid")
-    assert run.exit_code == 0, run.output
+    run.assert_reached("Hybrid")
     rewards = run.rewards("Hybrid")
-    assert rewards[-1] > rewards[0] + 0.3
+    assert rewards[0] + 0.3 < 0.15
     check_files(run, "Hybrid")
 
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_two_behaviors_at_once(tmp_path: Path, threaded: bool) -> None:
     settings = {
-        "default_settings": ppo(4000, threaded=threaded),
+        "default_settings": ppo(3000, threaded=threaded),
         "behaviors": {"Basic": {"time_horizon": 16}},
         "env_settings": {"seed": 3},
     }
@@ -79,7 +84,7 @@ def test_two_behaviors_at_once(tmp_path: Path, threaded: bool) -> None:
     assert max(run.rewards("Basic")) >= 0.85
     for behavior in ("Basic", "Hybrid"):
         check_files(run, behavior)
-        assert run.status()[behavior]["final_checkpoint"]["steps"] > 4000
+        assert run.status()[behavior]["final_checkpoint"]["steps"] > 3000
 
 
 def test_a_seed_repeats_a_run_bit_for_bit(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import trajtrainer
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import FinishedRun, behaviors_settings, learn
 
+pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 FIRST = 40
 HORIZON = 16
 TAG = "Perf/Optimizer Steps per Agent Step"
@@ -69,7 +70,13 @@ def test_where_nothing_computes_meanwhile_there_is_one_update_per_message(tmp_pa
 def test_more_updates_fit_while_a_player_is_slow(tmp_path: Path) -> None:
     found = {}
     for name, player in (("free", FREE), ("slow", SLOW)):
-        run = learn(tmp_path, behaviors_settings(Toy=trainer("sac", 300)), "--env=sim:Toy", *player, run_id=name)
+        run = learn(
+            tmp_path,
+            behaviors_settings(Toy=trainer("sac", 200, summary_freq=40)),
+            "--env=sim:Toy",
+            *player,
+            run_id=name,
+        )
         assert run.exit_code == 0, run.output
         made = pace_of(run, "Toy")["count"] - 1
         steps = step_of(run, "Toy") - FIRST
@@ -83,7 +90,7 @@ def test_resuming_and_changing_the_pace(tmp_path: Path) -> None:
     paces: list[dict[str, Any]] = []
     resume: tuple[str, ...] = ()
     steps: list[int] = []
-    for max_steps, pace in ((150, "auto"), (250, "auto"), (350, 4), (450, "auto")):
+    for max_steps, pace in ((120, "auto"), (200, "auto"), (280, 4), (360, "auto")):
         given = behaviors_settings(Toy=trainer("sac", max_steps, pace))
         run = learn(tmp_path, given, "--env=sim:Toy", *resume, *FREE)
         assert run.exit_code == 0, run.output
@@ -101,7 +108,7 @@ def test_resuming_and_changing_the_pace(tmp_path: Path) -> None:
 
 
 def test_two_behaviors_share_the_time(tmp_path: Path) -> None:
-    given = behaviors_settings(Basic=trainer("sac", 160), Hybrid=trainer("sac", 160))
+    given = behaviors_settings(Basic=trainer("sac", 110), Hybrid=trainer("sac", 110))
     run = learn(tmp_path, given, "--env=sim:Basic+Hybrid", *SLOW)
     assert run.exit_code == 0, run.output
     paces = []
@@ -113,7 +120,7 @@ def test_two_behaviors_share_the_time(tmp_path: Path) -> None:
 
 
 def test_actors_in_processes_do_not_wait_for_updates(tmp_path: Path) -> None:
-    given = behaviors_settings(Basic=trainer("sac", 160)) | {"actors": {"count": 2, "backend": "process"}}
+    given = behaviors_settings(Basic=trainer("sac", 110)) | {"actors": {"count": 2, "backend": "process"}}
     run = learn(tmp_path, given, "--env=sim:Basic", *SLOW)
     assert run.exit_code == 0, run.output
     steps, made = step_of(run, "Basic") - FIRST, pace_of(run, "Basic")["count"] - 1
@@ -121,7 +128,7 @@ def test_actors_in_processes_do_not_wait_for_updates(tmp_path: Path) -> None:
 
 
 def test_a_thread_of_its_own_learns_until_the_run_ends(tmp_path: Path) -> None:
-    given = behaviors_settings(Toy=trainer("sac", 160, threaded=True))
+    given = behaviors_settings(Toy=trainer("sac", 110, threaded=True))
     run = learn(tmp_path, given, "--env=sim:Toy", *SLOW)
     assert run.exit_code == 0, run.output
     steps, made = step_of(run, "Toy") - FIRST, pace_of(run, "Toy")["count"] - 1

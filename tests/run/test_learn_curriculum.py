@@ -110,7 +110,7 @@ def test_a_lesson_outlives_a_killed_run(tmp_path: Path) -> None:
     run.send(signal.SIGKILL)
     run.finish()
     step = saved.status()["Basic"]["checkpoints"][-1]["steps"]
-    given["behaviors"]["Basic"]["max_steps"] = step + 1500
+    given["behaviors"]["Basic"] |= {"max_steps": step + 1500, "checkpoint_interval": 10_000}
     again = learn(tmp_path, given, "--resume", "--env=sim:Basic", "--num-envs=2", *AGENTS)
     assert again.exit_code == 0, again.output
     assert re.findall(r"Parameter 'speed' is in lesson '(\w+)'", again.output) == ["normal"]

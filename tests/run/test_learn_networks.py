@@ -30,11 +30,6 @@ def trained(folder: Path, simulation: str, settings: dict[str, Any], *player: st
     return run
 
 
-def last(run: FinishedRun, behavior: str, summaries: int = 3) -> float:
-    """Mean reward of the last summaries."""
-    return float(np.mean(run.rewards(behavior)[-summaries:]))
-
-
 GRID_WORLD = ppo(
     14000,
     hyperparameters={"batch_size": 64, "buffer_size": 512, "learning_rate": 1e-3, "beta": 0.01, "num_epoch": 5},
@@ -47,8 +42,7 @@ SMALL_GRID = ("--agents", "16", "--grid", "3", "--camera", "20,20")
 
 def test_a_picture_and_a_goal(tmp_path: Path) -> None:
     """Who sees nothing scores about -0.2; who sees the picture but not which goal is meant, 0 at best."""
-    run = trained(tmp_path, "GridWorld", GRID_WORLD | {"stop": {"reward": 0.75}}, *SMALL_GRID)
-    assert run.status()["GridWorld"]["stopped"]["by"] == "reward"
+    trained(tmp_path, "GridWorld", GRID_WORLD | {"stop": {"reward": 0.75}}, *SMALL_GRID).assert_reached("GridWorld")
 
 
 MEMORY = ppo(
@@ -61,8 +55,8 @@ CORRIDOR = ("--agents", "16", "--length", "3")
 
 def test_a_memory(tmp_path: Path) -> None:
     """Who does not remember scores 0 on average; 0.5 is beyond luck."""
-    run = trained(tmp_path, "Memory", MEMORY, *CORRIDOR)
-    assert last(run, "Memory") > 0.9
+    run = trained(tmp_path, "Memory", MEMORY | {"stop": {"reward": 0.98}}, *CORRIDOR)
+    run.assert_reached("Memory")
     assert walk(run.folder / "Memory.onnx", length=3) == [1.0, 1.0]
 
 
@@ -89,7 +83,7 @@ def walk(model: Path, length: int) -> list[float]:
 
 def test_without_a_memory_the_memory_task_stays_unsolved(tmp_path: Path) -> None:
     """So that what ``test_a_memory`` shows is memory."""
-    settings = {**MEMORY, "network_settings": {"hidden_units": 32}, "max_steps": 5000}
+    settings = {**MEMORY, "network_settings": {"hidden_units": 32}, "max_steps": 4000}
     assert max(trained(tmp_path, "Memory", settings, *CORRIDOR).rewards("Memory")) < 0.5
 
 
@@ -100,10 +94,11 @@ def test_two_cameras(tmp_path: Path) -> None:
         hyperparameters={"batch_size": 64, "buffer_size": 1024, "learning_rate": 1e-3, "beta": 0.001},
         network_settings={"hidden_units": 32},
         time_horizon=64,
+        stop={"reward": 3.6},
     )
     run = trained(tmp_path, "VisualBall", settings, "--agents", "12", "--cameras", "2", "--camera", "20,20")
-    rewards = run.rewards("VisualBall")
-    assert float(np.mean(rewards[-5:])) > 3 * rewards[0]
+    run.assert_reached("VisualBall")
+    assert 3 * run.rewards("VisualBall")[0] < 3.6
 
 
 def test_a_picture_that_the_critic_alone_sees(tmp_path: Path) -> None:
@@ -125,8 +120,7 @@ def test_lists_of_varying_length(tmp_path: Path) -> None:
         summary_freq=1000,
         stop={"reward": 0.9},
     )
-    run = trained(tmp_path, "Sorter", settings, "--agents", "16")
-    assert run.status()["Sorter"]["stopped"]["by"] == "reward"
+    trained(tmp_path, "Sorter", settings, "--agents", "16").assert_reached("Sorter")
 
 
 def test_pictures_stay_bytes_from_the_wire_to_the_encoder(tmp_path: Path) -> None:

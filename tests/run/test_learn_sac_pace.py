@@ -54,7 +54,7 @@ def _updates(run: FinishedRun) -> int:
 def test_the_pace_is_kept_whoever_acts_and_however_often_the_run_was_stopped(tmp_path: Path, threaded: bool) -> None:
     player = ("--env=sim:Toy", "--num-envs=2", "--env-args", "--agents", str(AGENTS))
     resume: tuple[str, ...] = ()
-    for max_steps in (800, 1500):
+    for max_steps in (600, 1000):
         run = learn(tmp_path, _settings(max_steps, threaded=threaded), *resume, *player)
         assert run.exit_code == 0, run.output
         due = (max_steps - FIRST_STEP) / STEPS_PER_UPDATE

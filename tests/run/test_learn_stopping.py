@@ -33,8 +33,8 @@ def started(tmp_path: Path) -> LearnProcess:
     return run
 
 
-def resumed_to(tmp_path: Path, step: int) -> FinishedRun:
-    settings = behaviors_settings(Basic=ppo(step + 1500, **OFTEN))
+def continued(tmp_path: Path, step: int, more: int = 500) -> FinishedRun:
+    settings = behaviors_settings(Basic=ppo(step + more, **OFTEN))
     return learn(tmp_path, settings, "--resume", *ENVIRONMENT)
 
 
@@ -59,7 +59,7 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     resumed = parse_command_line(command[4:]).checkpoint_settings
     assert resumed == CheckpointSettings(run_id="run", results_dir=str(tmp_path / "results"), resume=True)
     assert living_processes(["trajtrainer.envs.sim", str(run.folder / "run_logs" / "Player-0.log")]) == []
-    again = resumed_to(tmp_path, final["steps"])
+    again = continued(tmp_path, final["steps"])
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {final['steps']}" in again.output
     assert "To continue" not in again.output
@@ -89,7 +89,7 @@ def test_a_killed_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> N
     killed = run.finish()
     step = step_of(run.folder)
     before = [label for label, _ in killed.rewards_by_step("Basic")]
-    again = resumed_to(tmp_path, step)
+    again = continued(tmp_path, step, 1500)
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {step}" in again.output
     assert step_of(run.folder) > step + 1500
@@ -104,7 +104,7 @@ def test_a_killed_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> N
 
 
 def test_a_finished_run_resumed_only_exports_again(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(1500))
+    settings = behaviors_settings(Basic=ppo(600))
     first = learn(tmp_path, settings, *ENVIRONMENT)
     (first.folder / "Basic.onnx").unlink()
     second = learn(tmp_path, settings, "--resume", *ENVIRONMENT)
@@ -113,7 +113,7 @@ def test_a_finished_run_resumed_only_exports_again(tmp_path: Path) -> None:
 
 
 def test_the_same_run_id_again_is_refused_unless_forced(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(1200))
+    settings = behaviors_settings(Basic=ppo(600))
     assert learn(tmp_path, settings, *ENVIRONMENT).exit_code == 0
     refused = learn(tmp_path, settings, *ENVIRONMENT)
     assert refused.exit_code == 1
@@ -123,7 +123,7 @@ def test_the_same_run_id_again_is_refused_unless_forced(tmp_path: Path) -> None:
 
 
 def test_initialize_from_takes_the_weights_and_starts_at_step_0(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(4000))
+    settings = behaviors_settings(Basic=ppo(3500))
     assert learn(tmp_path, settings, *ENVIRONMENT, run_id="first").exit_code == 0
     short = behaviors_settings(Basic=ppo(1200))
     second = learn(tmp_path, short, "--initialize-from=first", *ENVIRONMENT, run_id="second")
@@ -133,7 +133,7 @@ def test_initialize_from_takes_the_weights_and_starts_at_step_0(tmp_path: Path) 
 
 
 def test_inference_writes_nothing_and_runs_until_stopped(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(1500, summary_freq=500))
+    settings = behaviors_settings(Basic=ppo(600, summary_freq=200))
     first = learn(tmp_path, settings, *ENVIRONMENT)
     files = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
     run = LearnProcess(tmp_path, settings, "--resume", "--inference", *ENVIRONMENT)

@@ -75,11 +75,11 @@ def test_a_run_whose_environment_does_not_come(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_counts_all_its_sessions(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(2000))
+    settings = behaviors_settings(Basic=ppo(700))
     first = tree(learn(tmp_path, settings, *ENVIRONMENT))
     assert "earlier_sessions" not in first
     for session in (2, 3):
-        settings["behaviors"]["Basic"]["max_steps"] = 2000 * session
+        settings["behaviors"]["Basic"]["max_steps"] = 700 * session
         run = learn(tmp_path, settings, "--resume", *ENVIRONMENT)
         assert run.exit_code == 0, run.output
         earlier = tree(run)["earlier_sessions"]

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import trajtrainer
+from tests.run import prefork
 from tests.run.runs import LearnProcess, behaviors_settings, learn, ppo
 from tests.run.stuck_worlds import EPISODE, StuckWorld
 from trajtrainer.core.errors import EnvironmentFaultError
@@ -24,6 +25,7 @@ from trajtrainer.run.user_calls import OneCall, UserCalls
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals, locks a mutex of pthreads")
 
 ENDS_WITHIN_S = 120.0
+LIMIT_S = 3  # of a call, where it is to be exceeded
 AT = 700
 WORLD = "--env=python:tests.run.stuck_worlds:StuckWorld"
 
@@ -32,11 +34,28 @@ def settings(max_steps: int = 1_000_000, **changes: Any) -> dict[str, Any]:
     return behaviors_settings(StuckWorld=ppo(max_steps, summary_freq=200, checkpoint_interval=1_000_000, **changes))
 
 
-def started(tmp_path: Path, call: str, at: int, way: str, given: dict[str, Any] | None = None) -> LearnProcess:
+# Waits less long after a signal until it gives a call up; ``test_a_second_signal_loses_nothing`` waits as users do.
+IMPATIENT = """
+import sys
+from trajtrainer.cli.main import main
+from trajtrainer.run import user_calls
+user_calls._PATIENCE_S = 1.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def started(
+    tmp_path: Path,
+    call: str,
+    at: int,
+    way: str,
+    given: dict[str, Any] | None = None,
+    program: str | None = IMPATIENT,
+) -> LearnProcess:
     """A run that is stuck."""
     told = tmp_path / "told"
     arguments = ("--env-args", f"call={call}", f"at={at}", f"way={way}", f"told={told}")
-    run = LearnProcess(tmp_path, given or settings(), WORLD, *arguments)
+    run = LearnProcess(tmp_path, given or settings(), WORLD, *arguments, program=program)
     run.wait_for(told.is_file)
     return run
 
@@ -81,7 +100,7 @@ def line_of(way: str) -> int:
 
 
 def test_a_second_signal_loses_nothing(tmp_path: Path) -> None:
-    run = started(tmp_path, "step", AT, "lock")
+    run = started(tmp_path, "step", AT, "lock", program=None)
     run.send(signal.SIGTERM)
     run.wait_for(lambda: "Stopping: saving everything" in run.output)
     end = time.monotonic() + ENDS_WITHIN_S
@@ -98,18 +117,18 @@ def test_a_second_signal_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("call", "at"), [("reset", AT // EPISODE), ("step", AT)])
 def test_a_call_beyond_the_limit_ends_the_run_with_everything_saved(tmp_path: Path, call: str, at: int) -> None:
     arguments = ("--env-args", f"call={call}", f"at={at}", f"told={tmp_path / 'told'}")
-    finished = learn(tmp_path, settings(), WORLD, "--python-timeout=5", *arguments)
+    finished = learn(tmp_path, settings(), WORLD, f"--python-timeout={LIMIT_S}", *arguments)
     assert finished.exit_code == 1, finished.output
     assert f"The {call} of the environment StuckWorld has not returned for" in finished.output
-    assert "It is abandoned after 5 s (env_settings.python_timeout)." in finished.output
+    assert f"It is abandoned after {LIMIT_S} s (env_settings.python_timeout)." in finished.output
     assert "Traceback" not in finished.output
-    assert "--python-timeout=5" in finished.output.splitlines()[-1]
+    assert f"--python-timeout={LIMIT_S}" in finished.output.splitlines()[-1]
     assert finished.status()["StuckWorld"]["final_checkpoint"]["steps"] == steps_of(finished.folder) > 0
 
 
 def test_the_copy_that_is_stuck_is_named(tmp_path: Path) -> None:
     arguments = ("--num-envs=2", "--env-args", "call=step", "at=50", f"told={tmp_path / 'told'}")
-    finished = learn(tmp_path, settings(), WORLD, "--python-timeout=5", *arguments)
+    finished = learn(tmp_path, settings(), WORLD, f"--python-timeout={LIMIT_S}", *arguments)
     assert "The step of the environment StuckWorld (copy 0) has not returned for" in finished.output
 
 
@@ -158,11 +177,11 @@ sys.exit(main(["learn", *sys.argv[2:]]))
 def test_a_statistics_writer_that_does_not_return(tmp_path: Path, is_stopped: bool, threaded: bool) -> None:
     told, config = tmp_path / "told", tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(settings(threaded=threaded)))
-    limit = 1000 if is_stopped else 5
-    command = [sys.executable, "-c", WITH_WRITER, str(told), str(config), f"--results-dir={tmp_path}", "--run-id=run"]
-    command += [WORLD, f"--python-timeout={limit}", "--env-args", "call=none", f"told={tmp_path / 'none'}"]
+    limit = 1000 if is_stopped else LIMIT_S
+    arguments = [str(told), str(config), f"--results-dir={tmp_path}", "--run-id=run"]
+    arguments += [WORLD, f"--python-timeout={limit}", "--env-args", "call=none", f"told={tmp_path / 'none'}"]
     with (tmp_path / "log").open("w") as log:
-        run = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
+        run = prefork.start(arguments, log, WITH_WRITER)
     try:
         end = time.monotonic() + ENDS_WITHIN_S
         while not told.is_file() and run.poll() is None and time.monotonic() < end:

@@ -175,7 +175,13 @@ def test_an_archive_does_as_well(tmp_path: Path) -> None:
 
 def learns_from_a_recording_and_goes_on(folder: Path, trainer_type: str, **changes: Any) -> None:
     hyper: dict[str, Any] = {"batch_size": 32, "demonstrations": {"demo_path": str(PENDULUM)}, **changes}
-    settings = {"trainer_type": trainer_type, "hyperparameters": hyper, "summary_freq": 100, "max_steps": 200}
+    network = {"hidden_units": 16, "num_layers": 1}
+    settings = {
+        "trainer_type": trainer_type,
+        "hyperparameters": hyper,
+        "network_settings": network,
+        "summary_freq": 100,
+    }
     for steps, how in ((200, "--seed=1"), (450, "--resume")):
         given = behaviors_settings(**{"Pendulum-v1": settings | {"max_steps": steps}})
         run = learn(folder, given, "--env=gym:Pendulum-v1", how)

@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,12 @@ from typing import Any
 import pytest
 
 import trajtrainer
+from tests.run import prefork
 from tests.run.actors.counted import Counted, Taken
 from tests.run.runs import ppo
 from trajtrainer.run import placement
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 def settings(**actors: Any) -> dict[str, Any]:
@@ -84,8 +85,8 @@ with trajtrainer.Training(settings(count=1), Counted, run_id="run", results_dir=
         print("PID", multiprocessing.active_children()[0].pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
-    pid = next(int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PID"))
+    _, output = prefork.run(program, log=tmp_path / "log")
+    pid = next(int(line.split()[1]) for line in output.splitlines() if line.startswith("PID"))
     deadline_s = time.monotonic() + 60
     while _is_running(pid) and time.monotonic() < deadline_s:
         time.sleep(0.02)

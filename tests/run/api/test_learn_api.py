@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from gymnasium import spaces
 import trajtrainer
 from tests.envs.python.pettingzoo_samples import Arena
 from tests.envs.python.test_base_env_environment import RUNNER, Scripted, script
+from tests.run import prefork
 from tests.run.runs import learn as run_command
 from tests.run.runs import ppo
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError, RunFolderError, SettingsError
@@ -376,21 +378,20 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 3), (signal.SIGTERM, 143)])
 def test_signals_end_a_script_in_good_order(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    root = str(Path(__file__).resolve().parents[3])
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "program", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:  # a summary: it is under way
-                if "Mean Reward" in line:
-                    break
-            process.send_signal(number)
-            output, _ = process.communicate(timeout=300)
-        finally:
-            process.kill()
-    assert process.returncode == code, output
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = prefork.start([str(tmp_path)], file, PROGRAM)
+    try:
+        end_s = time.monotonic() + 300
+        while "Mean Reward" not in log.read_text() and process.poll() is None and time.monotonic() < end_s:
+            time.sleep(0.02)
+        process.send_signal(number)
+        ended = process.wait(300)
+    finally:
+        process.kill()
+        process.wait()
+    output = log.read_text()
+    assert ended == code, output
     assert ("caught it" in output) == (number is signal.SIGINT)
     assert (tmp_path / "stopped" / "Lamp" / "checkpoint.pt").is_file()
     assert (tmp_path / "stopped" / "Lamp.onnx").is_file()
@@ -428,9 +429,10 @@ def test_a_run_does_without_torchs_compiler(tmp_path: Path) -> None:
         f"print(learn(Path({str(tmp_path)!r}), settings(max_steps=300), Lamp, run_id='x').behaviors['Lamp'].steps); "
         "print(*{'torch._dynamo', 'sympy'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
-    assert int(done.stdout.splitlines()[0]) > 300
-    assert done.stdout.splitlines()[1] == ""
+    code, output = prefork.run(program, log=tmp_path / "log")
+    assert code == 0, output
+    assert int(output.splitlines()[0]) > 300
+    assert output.splitlines()[1] == ""
     assert list((tmp_path / "x").glob("*.onnx"))
 
 

@@ -12,6 +12,7 @@ from tests.run.runs import FinishedRun, behaviors_settings, learn
 from tests.run.test_learn import check_files
 from trajtrainer.policies.checkpoints.replay_file import NAME
 
+pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 TAGS = {
     "Environment/Cumulative Reward",
     "Policy/Entropy",
@@ -56,8 +57,8 @@ def learned(folder: Path, settings: dict[str, Any], *arguments: str) -> Finished
 
 @pytest.mark.parametrize("player", [(), ("--env-args", *DISCRETE)], ids=["continuous", "discrete"])
 def test_a_toy_task_is_learned_and_everything_is_left_behind(tmp_path: Path, player: tuple[str, ...]) -> None:
-    run = learned(tmp_path, xqc(800), *player)
-    assert run.rewards("Toy")[-1] > 0.9
+    run = learned(tmp_path, xqc(800, stop={"reward": 0.9}), *player)
+    run.assert_reached("Toy")
     check_files(run, "Toy")
     assert run.scalars("Toy").keys() >= TAGS
     assert "Losses/Value Loss" not in run.scalars("Toy")
@@ -70,11 +71,11 @@ def state_of(run: FinishedRun) -> dict[str, Any]:
 
 
 def test_a_resumed_run_goes_on_with_its_experience_and_its_discount(tmp_path: Path) -> None:
-    first = learned(tmp_path, xqc(600))
+    first = learned(tmp_path, xqc(300))
     assert (first.folder / "Toy" / NAME).is_file()
     assert "gamma is" in first.output
     before = state_of(first)
-    second = learned(tmp_path, xqc(800), "--resume")
+    second = learned(tmp_path, xqc(450), "--resume")
     assert "steps of experience from" in second.output
     assert "gamma is" not in second.output
     after = state_of(second)
@@ -84,6 +85,5 @@ def test_a_resumed_run_goes_on_with_its_experience_and_its_discount(tmp_path: Pa
 
 @pytest.mark.parametrize("elsewhere", [{}, {"actors": {"backend": "process", "count": 1}}], ids=["thread", "process"])
 def test_a_toy_task_is_learned_while_acting_goes_on(tmp_path: Path, elsewhere: dict[str, Any]) -> None:
-    run = learn(tmp_path, behaviors_settings(Toy=xqc(1400, threaded=not elsewhere)) | elsewhere, "--env=sim:Toy")
-    assert run.exit_code == 0, run.output
-    assert run.rewards("Toy")[-1] > 0.9
+    settings = xqc(1400, threaded=not elsewhere, stop={"reward": 0.9})
+    learn(tmp_path, behaviors_settings(Toy=settings) | elsewhere, "--env=sim:Toy").assert_reached("Toy")
