@@ -119,14 +119,22 @@ _USUAL = _of_interpreter(_environment())
 _server = functools.cache(_Server)
 
 
-def start(arguments: Sequence[str], log: IO[str]) -> Program:
-    """``python -m trajtrainer ARGUMENTS`` with one thread and warnings as errors, its output in a file."""
+def start(arguments: Sequence[str], log: IO[str], *, module: str = "trajtrainer", needs: Sequence[str] = ()) -> Program:
+    """``python -m MODULE ARGUMENTS`` with one thread and warnings as errors, its output in a file.
+
+    Args:
+        arguments: of the program.
+        log: the file.
+        module: must not be imported by what is preloaded.
+        needs: what is imported beforehand for it.
+    """
     environment = _environment()
     if sys.platform != "linux" or _of_interpreter(environment) != _USUAL:
-        command = [sys.executable, "-m", "trajtrainer", *arguments]
+        command = [sys.executable, "-m", module, *arguments]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     server = _server()
-    return _Forked(server, server.ask(start=arguments, log=log.name, environment=environment, folder=os.getcwd()))
+    place = {"log": log.name, "environment": environment, "folder": os.getcwd()}
+    return _Forked(server, server.ask(start=arguments, module=module, needs=needs, **place))
 
 
 def serve() -> dict[str, Any] | None:
@@ -138,6 +146,8 @@ def serve() -> dict[str, Any] | None:
             pid, status = os.waitpid(request["poll"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         else:
+            for name in request["needs"]:
+                importlib.import_module(name)
             answer = os.fork()
             if answer == 0:
                 return dict(request)
@@ -160,7 +170,7 @@ def become(request: Mapping[str, Any]) -> None:
     added = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each not in sys.path]
     sys.path[:1] = [request["folder"], *added]
     packages.forget_all()  # installed packages may be others
-    sys.argv = ["trajtrainer", *request["start"]]
+    sys.argv = [request["module"], *request["start"]]
 
 
 if __name__ == "__main__":
@@ -172,4 +182,4 @@ if __name__ == "__main__":
     gc.freeze()  # what all share is not copied by collections
     if (given := serve()) is not None:
         become(given)
-        runpy.run_module("trajtrainer", run_name="__main__", alter_sys=True)
+        runpy.run_module(given["module"], run_name="__main__", alter_sys=True)

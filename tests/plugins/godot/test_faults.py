@@ -33,7 +33,7 @@ from trajtrainer.settings.run import RunSettings
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 POLICY = "shared_policy"
-NUM_KILLS = int(os.environ.get("TRAJTRAINER_TEST_FAULTS", "12"))
+NUM_KILLS = int(os.environ.get("TRAJTRAINER_TEST_FAULTS", "6"))
 _MEMORY = 200 << 20
 
 
