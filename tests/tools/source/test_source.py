@@ -18,7 +18,7 @@ from tests.tools.source.players import PLAYERS, STRICT, missing, play_c, prepare
 from tests.tools.source.reference import Question, ask, differences
 from tests.tools.source.shipped import make, shipped
 from trajtrainer.core.errors import ExportError
-from trajtrainer.core.spec import ObservationKind, observation_kind
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.graph import Graph
 from trajtrainer.policies.checkpoints.saved_policies import Origin
@@ -102,11 +102,18 @@ def draw_numbers(graph: Graph, x: str) -> str:
 ENCODERS = {"Encoder of pictures": (draw_pictures, True), "Encoder of numbers": (draw_numbers, False)}
 
 
+def has_pictures(spec: BehaviorSpec) -> bool:
+    """They take so long that a few will do."""
+    return any(observation_kind(each) is ObservationKind.VISUAL for each in spec.observation_specs)
+
+
 def kinds(language: str) -> dict[str, tuple[Actor, Question]]:
     """Every kind of network, and encoders of packages."""
     rows = {"c": 200, "gdscript": 4}.get(language, 40)
-    actors = {name: random_actor(spec, **options) for name, (spec, options) in SPECS.items()}
-    found = {name: (actor, ask(actor, rows)) for name, actor in actors.items()}
+    found = {}
+    for name, (spec, options) in SPECS.items():
+        actor = random_actor(spec, **options)
+        found[name] = (actor, ask(actor, min(rows, 20) if has_pictures(spec) else rows))
     drawn = {name: with_encoder(draw, pictures=pictures) for name, (draw, pictures) in ENCODERS.items()}
     return found | {name: (actor, ask(actor, 20)) for name, actor in drawn.items()}
 
@@ -116,8 +123,7 @@ def configurations(language: str, *, all_of_them: bool) -> dict[str, tuple[Actor
     found = {}
     for name, spec, network, kind in shipped(() if all_of_them else FEW):
         actor = make(spec, network, kind)
-        has_pictures = any(observation_kind(each) is ObservationKind.VISUAL for each in spec.observation_specs)
-        rows = 20 if has_pictures else 10_000 if language == "c" else 500
+        rows = 20 if has_pictures(spec) else 10_000 if language == "c" else 500
         found[name] = (actor, ask(actor, rows if all_of_them else max(2, rows // 50)))
     return found
 
