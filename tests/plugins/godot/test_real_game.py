@@ -16,7 +16,6 @@ from tests.run.runs import learn
 from trajtrainer.cli.main import main
 from trajtrainer.plugins.godot.environment import GodotGame
 from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
-from trajtrainer.run.contracts.environments import _playing
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.testing import EnvironmentContract
 
@@ -27,6 +26,8 @@ pytestmark = pytest.mark.skipif(no_real_godot() is not None, reason=str(no_real_
 
 def test_a_real_game_keeps_the_contract(tmp_path: Path) -> None:
     """What each of the contract's tests does, in one game, as it takes seconds to start."""
+    from trajtrainer.run.contracts.environments import _playing  # only now, as trajtrainer.testing must come first
+
     assert {name for name in vars(EnvironmentContract) if name.startswith("test_")} == {
         "test_every_worker_begins_with_a_reset",
         "test_it_can_be_played",
