@@ -50,24 +50,6 @@ def _no_run_is_left() -> Iterator[None]:
             process.wait()
 
 
-@pytest.fixture
-def forked_children() -> Iterator[None]:
-    """Processes that this one spawns by multiprocessing have imported everything when they begin."""
-    from tests.run import prefork  # imported late: few tests need it
-
-    with prefork.children():
-        yield
-
-
-@pytest.fixture
-def forked_children_of_runs() -> Iterator[None]:
-    """The same, and what runs of the command line spawn as well."""
-    from tests.run import prefork
-
-    with prefork.children(of_runs=True):
-        yield
-
-
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of recorded and golden data that lies beside the project but is not part of it."""

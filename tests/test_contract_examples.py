@@ -9,7 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from tests import inner_pytest
 from tests.packages import REGISTRIES, Install
 from trajtrainer import testing
 from trajtrainer.cli.commands import COMMANDS
@@ -37,23 +39,13 @@ def test_there_is_one_example_for_each_contract_and_kind_of_plugin() -> None:
     assert len(CONTRACTS) == len(own) + 1  # and environments, which need no entry point
 
 
-def test_the_examples_pass(install: Install, tmp_path: Path) -> None:
+def test_the_examples_pass(install: Install, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install()
-    (tmp_path / "test_page.py").write_text(examples(), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-v",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    passed = Counter(re.findall(r"::(\w+)::\w+ PASSED", done.stdout))
+    (here / "test_page.py").write_text(examples(), encoding="utf-8")
+    code = inner_pytest.run(here, "-v", "test_page.py")
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    passed = Counter(re.findall(r"::(\w+)::\w+ PASSED", printed))
     for name, contract in re.findall(r"class (\w+)\(testing\.(\w+)\)", examples()):
         methods = [each for each in vars(getattr(testing, contract)) if each.startswith("test_")]
         assert passed[name] == len(methods) > 0, name

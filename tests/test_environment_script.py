@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -232,6 +233,12 @@ def test_help_of_the_benchmarks_names_all_parts(copy: Path) -> None:
 
 
 def test_the_demo_works_in_a_copy_and_a_second_time(copy: Path) -> None:
+    """Training is short: the configuration learns, but that is for other tests."""
+    shutil.copytree(ROOT / "trajtrainer", copy / "trajtrainer")
+    configuration = copy / "config" / "quick" / "3DBall.yaml"
+    text, count = re.subn(r"max_steps: \d+", "max_steps: 2400", configuration.read_text(encoding="utf-8"))
+    assert count == 1
+    configuration.write_text(text, encoding="utf-8")
     virtual = copy / ".venv"
     (virtual / "bin").mkdir(parents=True)
     # As if it were installed: an installation takes minutes.
@@ -245,7 +252,7 @@ def test_the_demo_works_in_a_copy_and_a_second_time(copy: Path) -> None:
     for _ in range(2):
         done = subprocess.run(
             [bash(), str(copy / "scripts" / "demo")],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(copy)},
             capture_output=True,
             text=True,
             timeout=10 * LIMIT_S,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def unit_of(module: str) -> str:
     return next((name for name in names if name in RANK), names[-1])
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Dotted name below the package -> file; the package's own ``__init__`` is left out."""
     found = {}
@@ -159,11 +161,17 @@ def test_lower_layers_do_not_know_torch(unit: str) -> None:
     assert using == []
 
 
-@pytest.mark.parametrize("name", sorted(COMPONENT_SETTINGS))
-def test_settings_of_components_load_without_torch(name: str) -> None:
-    program = f"import sys, trajtrainer.{name}; print('torch' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout == "False\n"
+def test_settings_of_components_load_without_torch() -> None:
+    """In one process: the first that loads it is told, with all behind it."""
+    names = sorted(COMPONENT_SETTINGS)
+    program = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(f'trajtrainer.{name}')\n"
+        "    print(name, 'torch' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == [f"{name} False" for name in names]
 
 
 def test_subpackages_have_empty_init() -> None:

@@ -7,11 +7,11 @@ engineer would not say.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from scripts.messages import PACKAGE, Message, messages
 
-MESSAGES = list(messages())
 # Words of CONTRIBUTING's list, and turns of phrase that came in by translation.
 TRANSLATED = re.compile(
     r"\b(behaviour|colour|neighbour|normalise|learnt|anew|nobody|whoever|beside|beforehand|goes on|go on|"
@@ -19,21 +19,26 @@ TRANSLATED = re.compile(
 )
 
 
+@cache
+def of_package() -> list[Message]:
+    return list(messages())
+
+
 def place(message: Message) -> str:
     return f"{message.file.relative_to(PACKAGE).as_posix()}:{message.line}: {message.text}"
 
 
 def test_the_list() -> None:
-    for message in MESSAGES:
+    for message in of_package():
         print(message.kind.ljust(6), place(message))
-    by_kind = {kind: [each.text for each in MESSAGES if each.kind == kind] for kind in ("error", "log", "help")}
+    by_kind = {kind: [each.text for each in of_package() if each.kind == kind] for kind in ("error", "log", "help")}
     assert {kind for kind, texts in by_kind.items() if len(texts) < 20} == set()
     assert any(text.startswith("The checkpoint {path} does not exist") for text in by_kind["error"])
     assert "Training continues" in " ".join(by_kind["log"])
 
 
 def test_messages_are_in_plain_english() -> None:
-    assert [place(message) for message in MESSAGES if TRANSLATED.search(message.text)] == []
+    assert [place(message) for message in of_package() if TRANSLATED.search(message.text)] == []
 
 
 def test_a_message_is_found_in_every_form(tmp_path: Path) -> None:

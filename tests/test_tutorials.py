@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import signal
@@ -9,14 +10,16 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 import trajtrainer
+from tests import inner_pytest
 from tests.blocks import DOCS, run_examples
 from tests.packages import Install
 from tests.run.runs import behaviors_settings, ppo
@@ -48,6 +51,18 @@ def shorten(path: Path, max_steps: int) -> None:
     path.write_text(re.sub(r"summary_freq: [\d.e]+", f"summary_freq: {max_steps}", text), encoding="utf-8")
 
 
+def changed(call: Callable[..., Any], **changes: int) -> Callable[..., Any]:
+    """What starts a run, with other settings of its behavior."""
+
+    def called(settings: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        (behavior,) = settings["behaviors"].values()
+        assert changes.keys() <= behavior.keys()
+        behavior |= changes
+        return call(settings, *arguments, **options)
+
+    return called
+
+
 @pytest.mark.slow
 def test_the_environment_of_the_gymnasium_tutorial(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_files(TUTORIALS / "gymnasium.md", here)
@@ -59,11 +74,15 @@ def test_the_environment_of_the_gymnasium_tutorial(here: Path, capsys: pytest.Ca
     assert re.search(r"docked after \d+ steps|missed the dock", capsys.readouterr().out)
 
 
-@pytest.mark.slow
-def test_the_cells_of_the_notebook(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cells_of_the_notebook(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a tenth of the steps; of the run that is watched there are two epochs."""
+    monkeypatch.setattr(trajtrainer, "learn", changed(trajtrainer.learn, max_steps=4000, summary_freq=400))
+    monkeypatch.setattr(trajtrainer, "Training", changed(trajtrainer.Training, max_steps=6000))
     run_examples(DOCS / "tutorials" / "notebook.md")
     printed = capsys.readouterr().out
-    assert re.search(r"\d+ after 4000 steps, \d+ after 40000", printed)
+    assert re.search(r"\d+ after 400 steps, \d+ after 4000", printed)
     assert re.search(r"^  5\d\d\d steps, mean return +[\d.]+, [\d.]+ s$", printed, re.MULTILINE)
     assert re.search(r"The pole stayed up for \d+ steps", printed)
 
@@ -71,6 +90,7 @@ def test_the_cells_of_the_notebook(here: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 def test_the_callbacks(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 1)  # in turn: a process takes long to start
+    monkeypatch.setattr(trajtrainer, "learn", changed(trajtrainer.learn, max_steps=1200, checkpoint_interval=400))
     run_examples(DOCS / "extend" / "callbacks.md")
     printed = capsys.readouterr().out
     for pattern in (
@@ -85,9 +105,16 @@ def test_the_callbacks(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.slow
 def test_pendulum(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
-    learn = sb3.SAC.learn
-    monkeypatch.setattr(sb3.SAC, "learn", lambda model, _: learn(model, 300))
-    monkeypatch.setattr(trajtrainer, "learn", partial(trajtrainer.learn, max_epochs=1, epoch_steps=300))
+    evaluation = importlib.import_module("stable_baselines3.common.evaluation")
+    learn, evaluate = sb3.SAC.learn, evaluation.evaluate_policy
+
+    def few(*arguments: Any, n_eval_episodes: int, **options: Any) -> Any:
+        assert n_eval_episodes == 50
+        return evaluate(*arguments, n_eval_episodes=2, **options)
+
+    monkeypatch.setattr(evaluation, "evaluate_policy", few)
+    monkeypatch.setattr(sb3.SAC, "learn", lambda model, _: learn(model, 150))
+    monkeypatch.setattr(trajtrainer, "learn", partial(trajtrainer.learn, max_epochs=1, epoch_steps=150))
     run_examples(DOCS / "tutorials" / "pendulum.md")
     assert re.search(r"Stable-Baselines3: -\d+\.\d \+/- ", capsys.readouterr().out)
 
@@ -102,13 +129,13 @@ def test_the_algorithm_of_the_tutorial(
     monkeypatch.setenv("PYTHONPATH", str(here), prepend=":" if sys.platform != "win32" else ";")
     project = tomllib.loads((here / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     install(project["name"], project["entry-points"])
-    shorten(here / "cartpole.yaml", 3000)
+    shorten(here / "cartpole.yaml", 1500)
     assert main(["learn", "cartpole.yaml", "--run-id=mine"]) == 0
     assert main(["learn", "cartpole.yaml", "--run-id=mine", "--resume"]) == 0
     assert main(["inspect", "results/mine/CartPole-v1.onnx"]) == 0
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_reinforce.py"]
-    done = subprocess.run(tests, check=False, capture_output=True, text=True, cwd=here)
-    assert done.returncode == 0, done.stdout
+    capsys.readouterr()
+    assert inner_pytest.run(here, "-q", "test_reinforce.py") == 0
+    assert "5 passed" in capsys.readouterr().out
 
 
 def test_the_algorithm_of_the_guide_keeps_the_contract(here: Path, install: Install, tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.run import prefork
 
 COMMANDS = {
     "config": ("x.yaml", "cannot be read"),
@@ -17,13 +17,6 @@ COMMANDS = {
     "inspect": ("x.onnx", "cannot be read"),
     "export": ("x.pt", "There is no file or folder"),
 }
-SCRIPT = """
-import json, sys
-from trajtrainer.cli.main import main
-for argv in json.load(sys.stdin):
-    print("exit code", main(argv), flush=True)
-    print("---", file=sys.stderr, flush=True)
-"""
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are files on POSIX only")
@@ -37,16 +30,20 @@ def assert_pipes_are_refused(commands: Mapping[str, tuple[str, str]], folder: Pa
         if not (folder / name).exists():
             os.mkfifo(folder / name)
     calls = [[*command.split(), str(folder / name)] for command, (name, _) in commands.items()]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], input=json.dumps(calls), capture_output=True, text=True, timeout=120, check=True
-    )
+    log = folder / "log.txt"
+    with log.open("w") as file:
+        process = prefork.start([json.dumps(calls)], file, module="tests.cli.in_turn")
+    try:
+        code = process.wait(120)
+    finally:
+        process.kill()
+    told = log.read_text(encoding="utf-8")
 
-    assert done.stdout.count("exit code 1") == len(calls), done.stdout
-    told = done.stderr.split("---\n")
-    for (name, expected), text, argv in zip(commands.values(), told, calls, strict=False):
-        shown = text if argv[0] != "inspect" else done.stdout
-        assert expected in shown, argv
-        assert name in shown
-        assert "Traceback" not in shown
+    assert code == 0, told
+    assert told.count("exit code 1\n") == len(calls), told
+    for (name, expected), text in zip(commands.values(), told.split("---\n"), strict=False):
+        assert expected in text, name
+        assert name in text
+        assert "Traceback" not in text
     by_name = [call for call in calls if call[0] != "export"]  # which does not even look for a checkpoint
-    assert (done.stderr + done.stdout).count("it is a pipe or a device") >= len(by_name)
+    assert told.count("it is a pipe or a device") >= len(by_name)

@@ -36,7 +36,8 @@ class Plan:
 
     Attributes:
         base_port: of worker 0.
-        faults: of ``tests.envs.sim.faults``, with ``{at}`` for the message, or ``AT_START``; drawn evenly.
+        faults: of ``tests.envs.sim.faults``, with ``{at}`` for the message, or ``AT_START``; each comes once, in this
+            order, the lives of the first worker first, and then they are drawn evenly.
         lives: how many incarnations of each worker do.
         longest: life of an incarnation in messages.
         only_port: the port of the only player that misbehaves; None for all.
@@ -69,8 +70,11 @@ def play(folder: str, arguments: list[str]) -> int:
     incarnation = claim_incarnation(Path(folder), port - plan.base_port)
     draw = Random(incarnation)
     hook = None
-    if incarnation % 1000 < plan.lives:
-        kind = draw.choice(plan.faults).format(at=draw.randrange(1, plan.longest))
+    worker, life = divmod(incarnation, 1000)
+    if life < plan.lives:
+        number = worker * plan.lives + life
+        kind = plan.faults[number] if number < len(plan.faults) else draw.choice(plan.faults)
+        kind = kind.format(at=draw.randrange(1, plan.longest))
         if kind == AT_START and plan.only_port in (None, port):
             return 9
         if kind != AT_START:

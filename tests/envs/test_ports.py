@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import psutil
 import pytest
 
 from tests.ports import free_ports
+from tests.run.runs import learn
 from trajtrainer.envs.unity import ports
 
 
@@ -62,24 +61,24 @@ def test_a_port_without_a_listener_has_no_holder() -> None:
 
 
 def test_a_port_of_another_process_shifts_the_run_without_blame_for_its_own_actors(tmp_path: Path) -> None:
-    configuration = tmp_path / "basic.yaml"
-    configuration.write_text(
-        "behaviors:\n  Basic:\n    trainer_type: ppo\n    max_steps: 200\n"
-        "    hyperparameters: {batch_size: 16, buffer_size: 64}\n"
-        "evaluation: {interval: 100, episodes: 1, deterministic: false}\n"
-    )
+    settings = {
+        "behaviors": {
+            "Basic": {
+                "trainer_type": "ppo",
+                "max_steps": 200,
+                "hyperparameters": {"batch_size": 16, "buffer_size": 64},
+            }
+        },
+        "evaluation": {"interval": 100, "episodes": 1, "deterministic": False},
+    }
     first = free_ports(6)  # two actors and an evaluation, and as many again
-    command = [
-        *(sys.executable, "-m", "trajtrainer", "learn", str(configuration), "--env=sim:Basic", "--run-id=a"),
-        *(f"--results-dir={tmp_path}", "--actors=2", f"--base-port={first}"),
-    ]
     with socket.socket() as foreign:
         foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         foreign.bind(("127.0.0.1", first))
         foreign.listen()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    told = [line for line in (done.stdout + done.stderr).splitlines() if "in use" in line]
+        done = learn(tmp_path, settings, "--env=sim:Basic", "--actors=2", f"--base-port={first}")
+    assert done.exit_code == 0, done.output
+    told = [line for line in done.output.splitlines() if "in use" in line]
     assert len(told) == 1, told
     assert f"Port {first} is in use by process {os.getpid()} (" in told[0]
     assert f"port {first + 3} instead." in told[0]

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last, in a kernel, as a user runs them.
+"""The notebooks run from the first cell to the last, in a kernel, as a user runs them, one after the other.
 
 Local servers stand for those of builds and of the hub. Training is short, because the values of the cell with the tag
 ``parameters`` are replaced.
@@ -26,6 +26,7 @@ from trajtrainer.cli.commands import COMMANDS
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient, nbformat or ipykernel is not installed")
 nbformat = pytest.importorskip("nbformat", reason="nbclient, nbformat or ipykernel is not installed")
+jupyter_client = pytest.importorskip("jupyter_client", reason="nbclient, nbformat or ipykernel is not installed")
 pytest.importorskip("ipykernel", reason="nbclient, nbformat or ipykernel is not installed")
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
 
@@ -86,33 +87,49 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join()
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     """A hub, where someone is logged in, and an environment that leaves the user's own files alone."""
+    own = tmp_path_factory.mktemp("own")
     bin_folder = str(Path(sys.executable).parent)
     python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     values = {
         "HF_TOKEN": "hf_secretSecretSecret",
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HOME": str(tmp_path / "hf"),
-        "IPYTHONDIR": str(tmp_path / "ipython"),
-        "JUPYTER_CONFIG_DIR": str(tmp_path / "jupyter"),
-        "JUPYTER_DATA_DIR": str(tmp_path / "jupyter"),
-        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "HF_HOME": str(own / "hf"),
+        "IPYTHONDIR": str(own / "ipython"),
+        "JUPYTER_CONFIG_DIR": str(own / "jupyter"),
+        "JUPYTER_DATA_DIR": str(own / "jupyter"),
+        "JUPYTER_RUNTIME_DIR": str(own / "runtime"),
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "PATH": os.pathsep.join([bin_folder, os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(python_path),
     }
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("CI", raising=False)  # with which there is no progress view
-    with serving() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    with pytest.MonkeyPatch.context() as patch, serving() as hub:
+        for name, value in values.items():
+            patch.setenv(name, value)
+        patch.delenv("CI", raising=False)  # with which there is no progress view
+        patch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 
 
-def run(name: str, folder: Path, parameters: Mapping[str, object]) -> Any:
+@pytest.fixture
+def hub(world: Hub) -> Hub:
+    """The hub, without a model."""
+    world.models.clear()
+    return world
+
+
+@pytest.fixture(scope="module")
+def kernel(world: Hub) -> Iterator[Any]:
+    """One for all notebooks, as it takes seconds to import torch; ``run`` lets each notebook find it empty."""
+    manager = jupyter_client.AsyncKernelManager(kernel_name="python3")
+    yield manager
+    nbclient.util.run_sync(manager.shutdown_kernel)(now=True)
+
+
+def run(name: str, kernel: Any, folder: Path, parameters: Mapping[str, object]) -> Any:
     """Run a notebook in a folder with some of its parameters replaced. Returns it with its outputs."""
     notebook = read(ROOT / "notebooks" / f"{name}.ipynb")
     given = tagged(notebook, "parameters")
@@ -123,14 +140,20 @@ def run(name: str, folder: Path, parameters: Mapping[str, object]) -> Any:
         nbformat.v4.new_code_cell("\n".join(f"{key} = {value!r}" for key, value in parameters.items())),
     )
     tagged(notebook, "install").source = ""  # test_the_cell_that_installs runs it
-    execute(notebook, folder)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {folder}"))
+    execute(notebook, kernel, folder)
     return notebook
 
 
-def execute(notebook: Any, folder: Path) -> None:
-    nbclient.NotebookClient(
-        notebook, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
+def execute(notebook: Any, kernel: Any, folder: Path) -> None:
+    client = nbclient.NotebookClient(
+        notebook, km=kernel, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
+    try:
+        client.execute()
+    finally:
+        if client.kc is not None:  # else the client has closed them
+            client.kc.stop_channels()
 
 
 def printed(cell: Any) -> str:
@@ -149,8 +172,8 @@ def test_every_notebook_is_run_here() -> None:
     assert {path.stem for path in NOTEBOOKS} == {"first-policy", "gymnasium", "unity-build", *COURSE}
 
 
-def test_first_policy(hub: Hub, tmp_path: Path) -> None:
-    notebook = run("first-policy", tmp_path, {"OWNER": OWNER})
+def test_first_policy(hub: Hub, kernel: Any, tmp_path: Path) -> None:
+    notebook = run("first-policy", kernel, tmp_path, {"OWNER": OWNER})
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     data = [output.data for output in outputs if "data" in output]
     assert any("image/png" in each for each in data)
@@ -160,15 +183,15 @@ def test_first_policy(hub: Hub, tmp_path: Path) -> None:
     assert_pushed(hub, "ppo-Basic", notebook, {"Basic.onnx", "README.md", "Basic/checkpoint.pt"})
 
 
-def test_gymnasium(hub: Hub, tmp_path: Path) -> None:
-    notebook = run("gymnasium", tmp_path, {"OWNER": OWNER, "STEPS": 3000})
+def test_gymnasium(hub: Hub, kernel: Any, tmp_path: Path) -> None:
+    notebook = run("gymnasium", kernel, tmp_path, {"OWNER": OWNER, "STEPS": 3000})
     total = next(cell for cell in notebook.cells if cell.source.endswith("\ntotal"))
     assert 8 <= float(printed(total)) <= 200
     assert_pushed(hub, "ppo-CartPole", notebook, {"README.md"})
 
 
 @pytest.mark.parametrize("kind", ["address", "archive", "folder"])
-def test_unity_build(kind: str, hub: Hub, builds: str, tmp_path: Path) -> None:
+def test_unity_build(kind: str, hub: Hub, kernel: Any, builds: str, tmp_path: Path) -> None:
     build = f"{builds}/Huggy.zip"
     if kind != "address":
         notebook = read(ROOT / "notebooks" / "unity-build.ipynb")
@@ -182,15 +205,15 @@ def test_unity_build(kind: str, hub: Hub, builds: str, tmp_path: Path) -> None:
         assert names["program"] == tmp_path / "builds" / "Huggy" / "Huggy.x86_64"
         assert os.access(names["program"], os.X_OK)
         return
-    notebook = run("unity-build", tmp_path, {"BUILD": build, "BEHAVIOR": "Huggy", "STEPS": 3000})
+    notebook = run("unity-build", kernel, tmp_path, {"BUILD": build, "BEHAVIOR": "Huggy", "STEPS": 3000})
     assert (hub.models, printed(tagged(notebook, "push"))) == ({}, ""), "it has no name on the hub"
     assert (tmp_path / "results" / "game" / "Huggy.onnx").is_file()
 
 
 @pytest.mark.parametrize("name", COURSE)
-def test_course(name: str, hub: Hub, builds: str, tmp_path: Path) -> None:
+def test_course(name: str, hub: Hub, kernel: Any, builds: str, tmp_path: Path) -> None:
     behavior = COURSE[name]
-    notebook = run(name, tmp_path, {"BUILD": f"{builds}/{behavior}.zip", "STEPS": 1000, "OWNER": OWNER})
+    notebook = run(name, kernel, tmp_path, {"BUILD": f"{builds}/{behavior}.zip", "STEPS": 1000, "OWNER": OWNER})
     model = "poca-SoccerTwos" if behavior == "SoccerTwos" else f"ppo-{behavior}"
     assert_pushed(hub, model, notebook, {f"{behavior}.onnx", f"{behavior}/checkpoint.pt"})
     assert (tmp_path / "results" / behavior / "configuration.yaml").is_file()
@@ -208,7 +231,7 @@ def test_the_cell_that_installs(hub: Hub, tmp_path: Path, monkeypatch: pytest.Mo
     notebook = read(ROOT / "notebooks" / "first-policy.ipynb")
     look = "import sys; sys.path.insert(0, 'site'); import trajtrainer; print(trajtrainer.__file__)"
     notebook.cells = [tagged(notebook, "install"), nbformat.v4.new_code_cell(look)]
-    execute(notebook, tmp_path)
+    execute(notebook, None, tmp_path)
     assert printed(notebook.cells[1]).strip() == str(tmp_path / "site" / "trajtrainer" / "__init__.py")
 
 

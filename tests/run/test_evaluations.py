@@ -28,8 +28,6 @@ from trajtrainer.settings.checks import Place
 from trajtrainer.settings.yaml.convert import load, run_settings
 from trajtrainer.settings.yaml.document import from_mapping
 
-pytestmark = pytest.mark.usefixtures("forked_children")
-
 OFTEN: dict[str, Any] = {"interval": 400, "episodes": 4, "deterministic": True}
 
 

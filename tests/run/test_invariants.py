@@ -53,7 +53,6 @@ ENDS_WITHIN_S = 120.0
 # As acting shows that it waits.
 _QUIET_S = 0.3
 
-pytestmark = pytest.mark.usefixtures("forked_children")
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 

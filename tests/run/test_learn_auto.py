@@ -12,7 +12,6 @@ import trajtrainer
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import FinishedRun, behaviors_settings, learn
 
-pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 FIRST = 40
 HORIZON = 16
 TAG = "Perf/Optimizer Steps per Agent Step"

@@ -26,7 +26,6 @@ from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.run.actors.collector import CollectedBehavior, Collector, Outbox
 from trajtrainer.run.actors.messages import NewBehavior
 
-pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 AGENTS = ("--env-args", "--agents", "4")
 
 

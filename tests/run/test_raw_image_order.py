@@ -14,10 +14,7 @@ from tests.run.image_builds import write_build
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.envs.scenes.vector import UnityVectorEnv
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="a script is a build"),
-    pytest.mark.usefixtures("forked_children_of_runs"),
-]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build")
 
 NAME = "VisualBall"
 TOLD = "The player's raw images are read as"

@@ -15,7 +15,6 @@ import trajtrainer
 from tests.run.drawing_world import DrawingWorld, drawn
 from tests.run.runs import behaviors_settings, learn, ppo
 
-pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 _SMALL = {"hyperparameters": {"batch_size": 16, "buffer_size": 64}, "time_horizon": 16}
 _MASS = {"mass": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1}}}
 

@@ -11,7 +11,6 @@ import pytest
 
 from tests.run import traces
 
-pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 DEMOS = Path(__file__).resolve().parents[2] / "config" / "demos"
 RECORDED = Path(__file__).with_name("traces.json")
 KINDS = traces.kinds(DEMOS)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 
+from tests.run import prefork
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 
 WAIT_SECONDS = 60.0
 METHOD = ("communicator_objects.UnityToExternalProto", "Exchange")
+MODULE = "trajtrainer.envs.sim"
+NEEDS = ("grpc", "trajtrainer.envs.sim.conversation", "trajtrainer.envs.sim.options")
 
 
 @dataclass
@@ -106,19 +109,36 @@ class Trainer:
         self.call.answers.put(b"")
 
 
+class Player:
+    """A player process, with what ``subprocess.Popen`` has of it. ``said`` is all that it has printed."""
+
+    def __init__(self, program: prefork.Program, log: Path) -> None:
+        self._program, self._log = program, log
+        self.poll, self.wait = program.poll, program.wait
+        self.send_signal, self.kill = program.send_signal, program.kill
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+
 @contextlib.contextmanager
-def player(port: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def player(port: int, *arguments: str) -> Iterator[Player]:
     """A player process, killed at the end if it is still there."""
-    command = [sys.executable, "-m", "trajtrainer.envs.sim", *arguments, "--mlagents-port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        with log.open("w") as file:
+            options = [*arguments, "--mlagents-port", str(port)]
+            process = Player(prefork.start(options, file, module=MODULE, needs=NEEDS), log)
         try:
             yield process
         finally:
             process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
-def session(*arguments: str) -> Iterator[tuple[Trainer, subprocess.Popen[bytes]]]:
+def session(*arguments: str) -> Iterator[tuple[Trainer, Player]]:
     """A trainer and a player for it."""
     trainer = Trainer()
     try:

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ class Recording:
         return _as_recorded(step, behavior, batch, channels_last=self.order is PictureOrder.CHANNELS_LAST)
 
 
+@cache
 def load(shared_data: Path, name: str) -> Recording:
+    """One of them, read once: each has hundreds of arrays, which nobody changes."""
     folder = shared_data / "wire"
     records = list(_records((folder / f"{name}.wire").read_bytes()))
     with np.load(folder / f"{name}.npz") as file:

@@ -72,7 +72,7 @@ def repeated(draw: st.DrawFn, space: Space) -> list[Agent]:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=30)
 def test_all_ways_of_decoding_agree(data: st.DataObject) -> None:
     space = data.draw(SPACES)
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
@@ -101,7 +101,7 @@ def fast_and_general(space: Space, records: bytes) -> tuple[StepBatch | None, St
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_what_players_write_is_read_the_fast_way(data: st.DataObject) -> None:
     space = data.draw(SPACES)
     agents = [
@@ -119,7 +119,7 @@ def test_what_players_write_is_read_the_fast_way(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_records_in_any_other_form_that_protobuf_allows(data: st.DataObject) -> None:
     space = data.draw(SPACES)
     agents = data.draw(st.lists(agents_of(space), min_size=1, max_size=6))
@@ -137,7 +137,7 @@ def test_records_in_any_other_form_that_protobuf_allows(data: st.DataObject) -> 
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_damaged_messages_are_refused_or_still_mean_what_protobuf_says(data: st.DataObject) -> None:
     space = Space(shapes=((3,), (2, 2)), branches=(2, 3))
     agents = [Agent(id=index, observations=((1.0, 2.0, 3.0), (4.0,) * 4), reward=index / 2) for index in range(5)]
@@ -158,7 +158,7 @@ def test_damaged_messages_are_refused_or_still_mean_what_protobuf_says(data: st.
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_rubbish_is_refused(rubbish: bytes) -> None:
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_LAST)
     decoder.decode(message(Space(), [Agent()]))
@@ -168,7 +168,7 @@ def test_rubbish_is_refused(rubbish: bytes) -> None:
 
 
 @given(records=st.binary(max_size=120), parameters=st.binary(max_size=60))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_rubbish_inside_of_a_message_is_refused(records: bytes, parameters: bytes) -> None:
     entry = field_of(1, BEHAVIOR.encode()) + field_of(2, records)
     output = field_of(1, field_of(2, entry)) + field_of(2, field_of(5, field_of(7, BEHAVIOR.encode()) + parameters))

@@ -14,7 +14,6 @@ from tests.plugins.godot.games import ENGINE, TOOLS, no_real_godot, real_build
 from tests.ports import free_port
 from tests.run.runs import learn
 from trajtrainer.cli.main import main
-from trajtrainer.envs.protocol import Environment
 from trajtrainer.plugins.godot.environment import GodotGame
 from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
@@ -25,14 +24,25 @@ GAME = TOOLS.parents[1] / "data" / "godot"
 pytestmark = pytest.mark.skipif(no_real_godot() is not None, reason=str(no_real_godot()))
 
 
-class TestRealGame(EnvironmentContract):
-    @pytest.fixture(autouse=True)
-    def _exported(self, tmp_path: Path) -> None:
-        self.build = real_build(tmp_path)
+def test_a_real_game_keeps_the_contract(tmp_path: Path) -> None:
+    """What each of the contract's tests does, in one game, as it takes seconds to start."""
+    from trajtrainer.run.contracts.environments import _playing  # only now, as trajtrainer.testing must come first
 
-    def make(self) -> Environment:
-        settings = EnvironmentSettings(env_path=f"godot:{self.build}", base_port=free_port(), seed=3)
-        return GodotGame(settings, EngineSettings(time_scale=8))
+    assert {name for name in vars(EnvironmentContract) if name.startswith("test_")} == {
+        "test_every_worker_begins_with_a_reset",
+        "test_it_can_be_played",
+        "test_it_can_be_reset_in_between",
+        "test_closing_twice_and_killing_are_harmless",
+    }
+    settings = EnvironmentSettings(env_path=f"godot:{real_build(tmp_path)}", base_port=free_port(), seed=3)
+    environment = GodotGame(settings, EngineSettings(time_scale=8))
+    with _playing(environment) as play:
+        assert play.specs
+        play.step(60)
+        play.reset()
+        play.step()
+    environment.close()
+    environment.kill()
 
 
 # The game without a trainer: some walk straight to their targets, others do what a policy says.

@@ -12,7 +12,7 @@ import pytest
 from trajtrainer.envs.sim.options import add_simulation_options
 from trajtrainer.envs.sim.registry import SimulationKind, simulation_kind
 from trajtrainer.envs.sim.simulation import EnvironmentParameters
-from trajtrainer.plugins.godot.simulation import GameProtocol, GodotAgents, _parser, make_game
+from trajtrainer.plugins.godot.simulation import GameProtocol, GodotAgents, _parser, main, make_game
 
 
 def agents(
@@ -126,16 +126,11 @@ def test_calls_set_parameters() -> None:
         ([], "NAME"),
     ],
 )
-def test_what_is_no_game_of_godot(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trajtrainer.plugins.godot.simulation", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_no_game_of_godot(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_no_trainer() -> None:

@@ -184,9 +184,7 @@ def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
     policy = load_policy("run", behavior="Goalie", results_dir=tmp_path)
     assert (policy.behavior, tuple(policy.spec.observation_specs[0].shape)) == ("Goalie", (4,))
     assert policy.path == tmp_path / "run" / "Goalie" / "checkpoint.pt"
-    with pytest.raises(
-        SettingsError, match=r"has several behaviors\. Pass behavior= with one of 'Goalie', 'Striker'"
-    ):
+    with pytest.raises(SettingsError, match=r"has several behaviors\. Pass behavior= with one of 'Goalie', 'Striker'"):
         load_policy("run", results_dir=tmp_path)
     with pytest.raises(SettingsError, match=r"has no behavior 'Striken'\. .*'Striker'; did you mean Striker\?$"):
         load_policy("run", behavior="Striken", results_dir=tmp_path)

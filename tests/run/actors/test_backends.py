@@ -21,8 +21,6 @@ from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import ActorTask
 from trajtrainer.run.actors.transports.pipe_channel import PipeChannel
 
-pytestmark = pytest.mark.usefixtures("forked_children")
-
 LAMP = "python:tests.run.api.test_learn_api:Lamp"
 WANDER = "python:tests.run.actors.wander:Wander"
 DUEL = "python:tests.envs.duel:Duel"

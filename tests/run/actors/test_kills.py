@@ -18,8 +18,6 @@ from tests.run.actors.counted import Counted, Taken
 from tests.run.runs import ppo
 from trajtrainer.run import placement
 
-pytestmark = pytest.mark.usefixtures("forked_children")
-
 
 def settings(**actors: Any) -> dict[str, Any]:
     trainer = ppo(1500, network_settings={"hidden_units": 4, "num_layers": 1}, time_horizon=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,20 +20,22 @@ from trajtrainer.cli.main import main
 
 @posix
 @pytest.mark.slow
-@pytest.mark.parametrize(("reward", "code", "ships"), [("-100", 0, True), ("100", 3, False)], ids=["good", "bad"])
-def test_the_pipeline_ships_only_good_models(
-    here: Path, monkeypatch: pytest.MonkeyPatch, reward: str, code: int, ships: bool
-) -> None:
+def test_the_pipeline_ships_only_good_models(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run for a model that is good enough, and for the same one where it is not: it is not trained again."""
     write_files(DOCS / "deploy" / "build-pipeline.md", here)
-    put_on_path(here / "bin", monkeypatch, trajtrainer=THIS)
+    put_on_path(here / "bin", monkeypatch, trajtrainer=f'[ "$1" = learn ] && [ -d results/ci ] && exit 0\n{THIS}')
     (here / "basic.yaml").write_text(yaml.safe_dump(behaviors_settings(Basic=ppo(1000))), encoding="utf-8")
     script = here / "train-and-check.sh"
     script.write_text(script.read_text().replace("--episodes=100", "--episodes=4"), encoding="utf-8")
-    for name, value in (("CONFIG", "basic.yaml"), ("GAME", "sim:Basic"), ("REWARD", reward)):
+    for name, value in (("CONFIG", "basic.yaml"), ("GAME", "sim:Basic")):
         monkeypatch.setenv(name, value)
-    assert subprocess.run(["bash", script.name], check=False, cwd=here, timeout=ALIVE_S).returncode == code
-    assert (here / "evaluation.json").exists()
-    assert (here / "shipped" / "Basic.onnx").exists() == ships
+    for reward, code, ships in (("-100", 0, True), ("100", 3, False)):
+        monkeypatch.setenv("REWARD", reward)
+        shutil.rmtree(here / "shipped", ignore_errors=True)
+        (here / "evaluation.json").unlink(missing_ok=True)
+        assert subprocess.run(["bash", script.name], check=False, cwd=here, timeout=ALIVE_S).returncode == code
+        assert (here / "evaluation.json").exists()
+        assert (here / "shipped" / "Basic.onnx").exists() == ships
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +67,28 @@ def spec_of(name: str, network: NetworkSettings) -> BehaviorSpec:
     raise KeyError(name)
 
 
-def shipped() -> Iterator[tuple[str, BehaviorSpec, NetworkSettings, dict[str, bool]]]:
-    """Yields name, spec, network and what is different for off-policy algorithms; each combination once."""
+def shipped(only: Sequence[str] = ()) -> Iterator[tuple[str, BehaviorSpec, NetworkSettings, dict[str, bool]]]:
+    """Yields name, spec, network and what is different for off-policy algorithms; each combination once.
+
+    Args:
+        only: how the names begin; empty for all.
+    """
     seen = set()
     for path in sorted(_CONFIG.rglob("*.yaml")):
-        for name, settings in run_settings(*read_file(path)).behaviors.items():
+        of_file = f"of {path.parent.name} {path.stem}"
+        if only and not any(of_file.startswith(f"of {each.partition(' of ')[2]}") for each in only):
+            continue
+        for behavior_name, settings in run_settings(*read_file(path)).behaviors.items():
+            name = f"{behavior_name} {of_file}"
+            if only and not name.startswith(tuple(only)):
+                continue
             network = settings.network_settings
-            spec = spec_of(name, network)
+            spec = spec_of(behavior_name, network)
             kind = _kind(spec, settings)
             key = (str(spec), str(network), str(kind))
             if key not in seen:
                 seen.add(key)
-                yield f"{name} of {path.parent.name} {path.stem}", spec, network, kind
+                yield name, spec, network, kind
 
 
 def _kind(spec: BehaviorSpec, settings: TrainerSettings) -> dict[str, bool]:

@@ -18,7 +18,7 @@ from tests.tools.source.players import PLAYERS, STRICT, missing, play_c, prepare
 from tests.tools.source.reference import Question, ask, differences
 from tests.tools.source.shipped import make, shipped
 from trajtrainer.core.errors import ExportError
-from trajtrainer.core.spec import ObservationKind, observation_kind
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.graph import Graph
 from trajtrainer.policies.checkpoints.saved_policies import Origin
@@ -32,50 +32,6 @@ FEW = (
     "Memory of ppo Memory",
     "Match3 of sac Match3",
 )
-
-
-@pytest.fixture(params=sorted(PLAYERS))
-def language(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if (absent := missing(name)) is not None:
-        pytest.skip(f"{name} needs {absent}")
-    return name
-
-
-def check(folder: Path, language: str, policies: dict[str, tuple[Actor, Question]]) -> None:
-    asked = [prepare(folder, language, name, *policy) for name, policy in policies.items()]
-    answers = PLAYERS[language](folder, asked)
-    wrong = {
-        each.name: found
-        for each in asked
-        for mode in ("deterministic", "sampled")
-        if (found := differences(each.question, mode, answers[each.name][mode]))
-    }
-    assert wrong == {}
-
-
-def test_every_kind_of_network(tmp_path: Path, language: str) -> None:
-    rows = {"c": 200, "gdscript": 4}.get(language, 40)
-    policies = {}
-    for name, (spec, options) in SPECS.items():
-        actor = random_actor(spec, **options)
-        policies[name] = (actor, ask(actor, rows))
-    check(tmp_path, language, policies)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_the_shipped_configurations(tmp_path: Path, language: str, request: pytest.FixtureRequest) -> None:
-    all_of_them = request.config.getoption("--all-exports")
-    policies = {}
-    for name, spec, network, kind in shipped():
-        if all_of_them or name.startswith(FEW):
-            actor = make(spec, network, kind)
-            has_pictures = any(observation_kind(each) is ObservationKind.VISUAL for each in spec.observation_specs)
-            rows = 20 if has_pictures else 10_000 if language == "c" else 500
-            policies[name] = (actor, ask(actor, rows if all_of_them else max(2, rows // 50)))
-    assert len(policies) >= len(FEW)
-    check(tmp_path, language, policies)
 
 
 class Drawn(nn.Module):
@@ -143,10 +99,77 @@ def draw_numbers(graph: Graph, x: str) -> str:
     return graph.slice(graph.concat(parts, axis=1), axis=1, start=1, end=17)
 
 
-@pytest.mark.parametrize(("draw", "pictures"), [(draw_pictures, True), (draw_numbers, False)])
-def test_encoders_of_packages(tmp_path: Path, language: str, draw: Any, pictures: bool) -> None:
-    actor = with_encoder(draw, pictures=pictures)
-    check(tmp_path, language, {"Crawler": (actor, ask(actor, 20))})
+ENCODERS = {"Encoder of pictures": (draw_pictures, True), "Encoder of numbers": (draw_numbers, False)}
+
+
+def has_pictures(spec: BehaviorSpec) -> bool:
+    """They take so long that a few will do."""
+    return any(observation_kind(each) is ObservationKind.VISUAL for each in spec.observation_specs)
+
+
+def kinds(language: str) -> dict[str, tuple[Actor, Question]]:
+    """Every kind of network, and encoders of packages."""
+    rows = {"c": 200, "gdscript": 4}.get(language, 40)
+    found = {}
+    for name, (spec, options) in SPECS.items():
+        actor = random_actor(spec, **options)
+        found[name] = (actor, ask(actor, min(rows, 20) if has_pictures(spec) else rows))
+    drawn = {name: with_encoder(draw, pictures=pictures) for name, (draw, pictures) in ENCODERS.items()}
+    return found | {name: (actor, ask(actor, 20)) for name, actor in drawn.items()}
+
+
+def configurations(language: str, *, all_of_them: bool) -> dict[str, tuple[Actor, Question]]:
+    """Shipped ones."""
+    found = {}
+    for name, spec, network, kind in shipped(() if all_of_them else FEW):
+        actor = make(spec, network, kind)
+        rows = 20 if has_pictures(spec) else 10_000 if language == "c" else 500
+        found[name] = (actor, ask(actor, rows if all_of_them else max(2, rows // 50)))
+    return found
+
+
+@pytest.fixture(scope="module", params=sorted(PLAYERS))
+def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Each policy, with what its source code in a language decides differently. They are all in one program, as
+    compilers, Mono and Godot take seconds to start."""
+    language: str = request.param
+    if (absent := missing(language)) is not None:
+        pytest.skip(f"{language} needs {absent}")
+    all_of_them = request.config.getoption("--all-exports")
+    policies = kinds(language) | configurations(language, all_of_them=all_of_them)
+    folder = tmp_path_factory.mktemp(language)
+    asked = [prepare(folder, language, name, *policy) for name, policy in policies.items()]
+    answers = PLAYERS[language](folder, asked)
+    modes = ("deterministic", "sampled")
+    return {
+        each.name: [wrong for mode in modes for wrong in differences(each.question, mode, answers[each.name][mode])]
+        for each in asked
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_kind_of_network(compared: dict[str, list[str]]) -> None:
+    assert {name: wrong for name in SPECS if (wrong := compared[name])} == {}
+
+
+@pytest.mark.timeout(3600)
+def test_the_shipped_configurations(compared: dict[str, list[str]]) -> None:
+    of_configurations = compared.keys() - SPECS.keys() - ENCODERS.keys()
+    assert len(of_configurations) >= len(FEW)
+    assert {name: wrong for name in of_configurations if (wrong := compared[name])} == {}
+
+
+def test_it_is_known_what_the_agents_of_every_configuration_see_and_do() -> None:
+    names = [name for name, *_ in shipped()]
+    assert len(names) == len(set(names))
+    assert {each for each in FEW if not any(name.startswith(each) for name in names)} == set()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_of_packages(compared: dict[str, list[str]], name: str) -> None:
+    assert compared[name] == []
 
 
 def test_an_operator_without_a_form_is_named() -> None:

@@ -12,7 +12,6 @@ from tests.run.runs import FinishedRun, behaviors_settings, learn
 from tests.run.test_learn import check_files
 from trajtrainer.policies.checkpoints.replay_file import NAME
 
-pytestmark = pytest.mark.usefixtures("forked_children_of_runs")
 TAGS = {
     "Environment/Cumulative Reward",
     "Policy/Entropy",
