@@ -27,6 +27,7 @@ from trajtrainer.settings.run import RunSettings
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build, and signals of POSIX systems")
 LIMIT_S = 300.0
+PAUSE_S = 0.005  # between steps: without one, players at work take the cores from those that start
 NUM_FAULTS = int(os.environ.get("TRAJTRAINER_TEST_FAULTS", "12"))
 MANY_LIMIT_S = LIMIT_S + 5 * NUM_FAULTS
 
@@ -78,6 +79,7 @@ def drive(
         for event in environment.wait(0.25):
             actions = recorder.record(event.worker, event.steps[BEHAVIOR], is_reset=event.is_reset)
             environment.send(event.worker, {BEHAVIOR: actions})
+        time.sleep(PAUSE_S)
 
 
 IN_MAIN_PROCESS = [
