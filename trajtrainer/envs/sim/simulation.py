@@ -135,7 +135,7 @@ class SimulationOptions:
 
 
 class SimulatedActions(NamedTuple):
-    """The agents' actions: continuous f32 [N, C], effective within [-1, 1], and discrete i32 [N, K]."""
+    """The agents' actions: continuous f32 [N, C], which simulations clip to [-1, 1], and discrete i32 [N, K]."""
 
     continuous: FloatArray
     discrete: IntArray

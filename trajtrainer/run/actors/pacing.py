@@ -200,7 +200,7 @@ class Shared(Pacing):
         ready = [(actor, self.accounts[actor]) for actor in actors if not self.accounts[actor].is_recalled]
         for actor, account in sorted(ready, key=lambda each: each[1].left):
             more = min(part - account.left, free)
-            # Skip small raises to save messages.
+            # Skip small increases, so that fewer messages are sent.
             if more > 0 and (any_amount or 2 * account.left <= part):
                 free -= more
                 account.limit = account.rows + account.left + more

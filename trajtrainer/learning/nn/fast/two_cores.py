@@ -141,7 +141,7 @@ class HalvedGroups(_Halved[GroupRows]):
 
 
 class HalvedPictures(_Halved[Sequence[Tensor]]):
-    """Encodes observations that include images in halves. Only the parameters of the body receive a gradient.
+    """Splits a batch in two to encode observations that include images. Only the parameters of the body receive a gradient.
 
     The body must not have a memory. Images are stored channels-last, which cuts the time of convolutions of many rows
     by a third.
