@@ -39,7 +39,7 @@ from trajtrainer.policies.onnx.faults import faults_of_operators, faults_of_weig
 PRODUCER = "trajtrainer"
 
 _ROWS = 2
-# Tolerances for rounding errors (the two libraries sum in different orders), too small for a real difference.
+# Tolerances for rounding errors: the two libraries sum in different orders. A real difference is larger.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 

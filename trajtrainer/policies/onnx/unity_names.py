@@ -63,7 +63,7 @@ class TensorInfo:
 
 
 class Support(enum.Enum):
-    """The degree to which a Unity package loads a model."""
+    """Whether a Unity package can load a model."""
 
     YES = "yes"
     MAYBE = "not certain"
@@ -72,7 +72,7 @@ class Support(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PackageSupport:
-    """The degree to which one generation of the Unity package supports a model.
+    """How well one generation of the Unity package supports a model.
 
     Attributes:
         package: the ML-Agents versions and their inference library.
