@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -78,12 +80,15 @@ def test_plugins_import_public_modules_only() -> None:
     assert set(imports) <= {"trajtrainer", "trajtrainer.validators"}
 
 
-def test_failures_show_the_values(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_show_the_values(tmp_path: Path) -> None:
     lines = [
         "from trajtrainer import testing",
         "class TestFive(testing.StatsWriterContract):",
         "    make = lambda *_: [5]",
     ]
-    (here / "test_five.py").write_text("\n".join(lines), encoding="utf-8")
-    assert inner_pytest.run(here, "-q", "-k", "is_a_writer", "test_five.py") == 1
-    assert "where False = isinstance(5, StatsWriter)" in capsys.readouterr().out
+    (tmp_path / "test_five.py").write_text("\n".join(lines), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "is_a_writer", str(tmp_path)]
+    assert (
+        "where False = isinstance(5, StatsWriter)"
+        in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    )

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import jobs, policy_time, quick
-from tests.run import prefork
 from trajtrainer.envs.sim.registry import SIMULATIONS
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.suggestions import BREAK_EVEN_MS
@@ -194,14 +193,6 @@ def test_in_self_play_the_reward_is_what_is_won_against_the_rival(
     monkeypatch.setattr(quick, "settings", lambda *_: mapping)
     monkeypatch.setitem(quick.TASKS, "Duel", {**quick.TASKS["Duel"], "window": 200, "games": 20})
     rival, fast = quick.Work("Duel", quick.RIVAL, 0), quick.Work("Duel", quick.QUICK, 1)
-
-    def forked(command: list[str], **_: Any) -> None:  # importing torch would take seconds in each
-        assert command[:3] == [sys.executable, "-m", "trajtrainer"]
-        with (tmp_path / "log.txt").open("w") as log:
-            program = prefork.start(command[3:], log)
-        assert program.wait(300) == 0, (tmp_path / "log.txt").read_text()
-
-    monkeypatch.setattr(quick, "subprocess", argparse.Namespace(run=forked, DEVNULL=None))
 
     quick.run("Duel", rival.who, rival.seed, rival.file(tmp_path))
     quick.run("Duel", fast.who, fast.seed, fast.file(tmp_path))

@@ -308,7 +308,7 @@ def test_hostile_announcements(content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [HUGE, framed(DEEP), framed(b"null"), b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_what_answers_like_no_game_is_turned_away(content: bytes) -> None:
-    with pytest.raises(PlayerTimeoutError, match="was rejected"), scripted(content, timeout_wait=2):
+    with pytest.raises(PlayerTimeoutError, match="was rejected"), scripted(content, timeout_wait=5):
         pass
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ import pytest
 import yaml
 
 from tests.policies.folder.runs import REWARD, make_run, write_events
-from tests.run import prefork
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.event_file import EventFile
@@ -253,17 +254,14 @@ class TestResume:
         (run / "configuration.yaml").unlink()
         assert viewer(tmp_path).details("ball")["resume"] == {"command": "", "remark": ""}
 
-    def test_it_continues_a_real_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
+    def test_it_continues_a_real_run(self, tmp_path: Path) -> None:
         settings = {"behaviors": {"Basic": {"trainer_type": "ppo", "max_steps": 200, "summary_freq": 100}}}
         (tmp_path / "own.yaml").write_text(yaml.safe_dump(settings))
 
         def execute(command: str) -> None:
             program, *words = shlex.split(command)
             assert program == "trajtrainer"
-            with (tmp_path / "log.txt").open("w") as log:
-                process = prefork.start(words, log)
-            assert process.wait(120) == 0, (tmp_path / "log.txt").read_text()
+            subprocess.run([sys.executable, "-m", program, *words], check=True, cwd=tmp_path, timeout=120)
 
         execute("trajtrainer learn own.yaml --env=sim:Basic --run-id=a/b --results-dir='my results' --quiet")
         results = tmp_path / "my results"
