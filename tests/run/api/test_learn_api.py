@@ -414,10 +414,11 @@ def test_importing_the_package_is_light() -> None:
     program = (
         "import sys, trajtrainer; "
         "light = 'torch' not in sys.modules and 'numpy' not in sys.modules; "
-        "print(light, callable(trajtrainer.learn), 'learn' in dir(trajtrainer), trajtrainer.__version__)"
+        "print(light, 'learn' in dir(trajtrainer), trajtrainer.__version__)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
-    assert done.stdout.split()[:3] == ["True", "True", "True"]
+    assert done.stdout.split()[:2] == ["True", "True"]
+    assert callable(trajtrainer.learn)
     with pytest.raises(AttributeError, match="no attribute 'teach'"):
         trajtrainer.teach  # noqa: B018
 
@@ -431,8 +432,9 @@ def test_a_run_does_without_torchs_compiler(tmp_path: Path) -> None:
     )
     code, output = prefork.run(program, log=tmp_path / "log")
     assert code == 0, output
-    assert int(output.splitlines()[0]) > 300
-    assert output.splitlines()[1] == ""
+    steps, imported = output.splitlines()[-2:]
+    assert int(steps) > 300
+    assert imported == ""
     assert list((tmp_path / "x").glob("*.onnx"))
 
 
