@@ -143,8 +143,8 @@ class HalvedGroups(_Halved[GroupRows]):
 class HalvedPictures(_Halved[Sequence[Tensor]]):
     """Splits a batch in two to encode observations that include images.
 
-    Only the parameters of the body receive a gradient. The body must not have a memory. Images are stored channels-last, which cuts the time of convolutions of many rows
-    by a third.
+    Only the parameters of the body receive a gradient. The body must not have a memory. Images are stored
+    channels-last, which cuts the time of convolutions of many rows by a third.
 
     Twin of ``trajtrainer.learning.nn.body.NetworkBody.forward`` and its ``backward``.
     """
