@@ -145,7 +145,7 @@ def test_who_has_no_editor_is_told_of_the_simulations(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(players, "make_unity_environment", lambda settings, logs, ports_of_run, here: None)
+    monkeypatch.setattr(players, "make_unity_environment", lambda settings, logs, **_: None)
     caplog.set_level("INFO")
     select.make_environment(RunSettings(behaviors=dict.fromkeys(behaviors, TrainerSettings())), NoLogs())
     assert hint in caplog.text if hint else caplog.text == ""
@@ -414,7 +414,7 @@ def test_each_call_must_make_a_new_environment() -> None:
 @pytest.mark.parametrize("path", [None, "sim:Basic", "Builds/3DBall", r"C:\Builds\Game.exe"])
 def test_all_else_is_unity(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunSettings] = []
-    monkeypatch.setattr(players, "make_unity_environment", lambda given, logs, ports_of_run, here: asked.append(given))
+    monkeypatch.setattr(players, "make_unity_environment", lambda given, logs, **_: asked.append(given))
     monkeypatch.setattr(players, "command", lambda path: [path])
     given = settings(path)
     select.make_environment(given, NoLogs())

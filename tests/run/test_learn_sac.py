@@ -55,7 +55,8 @@ def sac(max_steps: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_toy_task_is_learned_and_everything_is_left_behind(tmp_path: Path, threaded: bool) -> None:
-    settings = behaviors_settings(Toy=sac(1000, threaded=threaded, stop={"reward": 0.9}))
+    # A trainer in its own thread falls behind on a busy machine.
+    settings = behaviors_settings(Toy=sac(2500 if threaded else 1000, threaded=threaded, stop={"reward": 0.9}))
     run = learn(tmp_path, settings, "--env=sim:Toy")
     run.assert_reached("Toy")
     check_files(run, "Toy")

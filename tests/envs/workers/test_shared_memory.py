@@ -50,5 +50,5 @@ def test_a_block_on_disk_where_there_are_no_files_in_memory(monkeypatch: pytest.
 
 
 def test_no_room() -> None:
-    with pytest.raises(EnvironmentFaultError, match=r"no room for .* bytes"):
+    with pytest.raises(EnvironmentFaultError, match=r"Cannot allocate .* bytes of shared memory"):
         SharedMemory.create(2**60)

@@ -19,7 +19,7 @@ def test_games_of_godot(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunSettings] = []
     monkeypatch.setattr(build, "command", lambda path: [path])
     monkeypatch.setattr(
-        environment, "make_godot_environment", lambda given, logs, ports_of_run, here: asked.append(given)
+        environment, "make_godot_environment", lambda given, logs, **_: asked.append(given)
     )
     given = settings(path)
     select.make_environment(given, NoLogs())

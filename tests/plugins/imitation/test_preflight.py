@@ -28,8 +28,8 @@ TOLD = [
     "behaviors.Pupil.hyperparameters.expert: ",
     "behaviors.Player.self_play.opponents: ",
     "actors.overrides has an exploration_noise, but Imitator (ppo)",
-    "torch_settings.device is 'abacus'",
     "Did you mean '3DBall'?",
+    "torch_settings.device is 'abacus'",
 ]
 
 

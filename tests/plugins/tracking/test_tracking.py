@@ -204,7 +204,7 @@ def test_it_is_told_together_with_all_other_mistakes(
     assert main(["learn", str(path), "--env=sim:3DBal", f"--results-dir={tmp_path / 'results'}"]) == 1
     head, *lines = capsys.readouterr().err.splitlines()
     assert head.endswith("3 problems were found, and nothing was started:")
-    expected = ("tracking.trackio needs the package trackio", "torch_settings.device is 'abacus'", "'3DBall'?")
+    expected = ("tracking.trackio needs the package trackio", "'3DBall'?", "torch_settings.device is 'abacus'")
     assert all(part in line for line, part in zip(lines, expected, strict=True))
     assert not (tmp_path / "results").exists()
 

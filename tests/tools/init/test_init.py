@@ -22,7 +22,7 @@ def test_it_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[: len(builtin_configs())]] == list(builtin_configs())
     (line,) = (line for line in lines if line.startswith("ppo/3DBall "))
-    assert line.split(maxsplit=1)[1] == "3DBall: keep a ball on a platform."
+    assert line.split(maxsplit=1)[1] == "3DBall: balance a ball on a platform."
     assert list(Path.cwd().iterdir()) == []
 
 

@@ -84,5 +84,5 @@ def test_a_resumed_run_goes_on_with_its_experience_and_its_discount(tmp_path: Pa
 
 @pytest.mark.parametrize("elsewhere", [{}, {"actors": {"backend": "process", "count": 1}}], ids=["thread", "process"])
 def test_a_toy_task_is_learned_while_acting_goes_on(tmp_path: Path, elsewhere: dict[str, Any]) -> None:
-    settings = xqc(1400, threaded=not elsewhere, stop={"reward": 0.9})
+    settings = xqc(2500, threaded=not elsewhere, stop={"reward": 0.9})
     learn(tmp_path, behaviors_settings(Toy=settings) | elsewhere, "--env=sim:Toy").assert_reached("Toy")
