@@ -18,9 +18,7 @@ from trajtrainer.settings.schemes import UNITY, find_scheme
 def test_games_of_godot(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunSettings] = []
     monkeypatch.setattr(build, "command", lambda path: [path])
-    monkeypatch.setattr(
-        environment, "make_godot_environment", lambda given, logs, **_: asked.append(given)
-    )
+    monkeypatch.setattr(environment, "make_godot_environment", lambda given, logs, **_: asked.append(given))
     given = settings(path)
     select.make_environment(given, NoLogs())
     select.make_separate_environments(given, NoLogs())
