@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.envs.children import Child, Children, Connected, Report, Running
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.supervised import SupervisedChildren
+from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment
 from trajtrainer.envs.unity.faults import (
     LaunchError,
     PlayerDiedError,
@@ -412,3 +413,35 @@ def test_all_read_raw_images_in_the_order_of_the_first(caplog: pytest.LogCapture
     rig.clock.now_s += 60.0
     rig.come()
     assert rig.take() == [[], [("start chw", {})], []]
+
+
+def test_a_player_that_is_killed_while_it_connects_is_not_started_again() -> None:
+    launched: list[Launched] = []
+
+    class Launched:
+        """A player that dies when it is killed, and otherwise never connects."""
+
+        def __init__(self) -> None:
+            launched.append(self)
+            self.is_dead = threading.Event()
+
+        def connect(self) -> None:
+            assert self.is_dead.wait(60)
+            raise EnvironmentFaultError("The player was killed.")
+
+        def report_device(self, device: str) -> None: ...
+
+        def kill(self) -> None:
+            self.is_dead.set()
+
+        def close(self) -> None: ...
+
+    environment = SupervisedEnvironment(cast(Any, lambda _: Launched()), EnvironmentSettings(), waits=False)
+    killer = threading.Timer(0.05, environment.kill)
+    killer.start()
+    with pytest.raises(EnvironmentFaultError, match="killed"):
+        environment.connect()
+    killer.join()
+    with pytest.raises(EnvironmentFaultError, match="killed"):
+        environment.wait(0.0)
+    assert len(launched) == 1

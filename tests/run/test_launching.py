@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.run import process_tree
@@ -81,14 +82,20 @@ def test_a_signal_during_the_import_ends_the_player_too(number: signal.Signals, 
     assert not any(map(process_tree.is_alive, players))
 
 
-def test_a_device_that_does_not_exist_is_found_late_and_ends_the_player(tmp_path: Path) -> None:
-    run = start(tmp_path, "go", "--env=sim:Basic", "--torch-device=nonsense")
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_device_that_does_not_exist_is_found_late_and_ends_the_players(num_envs: int, tmp_path: Path) -> None:
+    run = start(tmp_path, "go", "--env=sim:Basic", "--torch-device=nonsense", f"--num-envs={num_envs}")
     output, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 1
     assert "error: torch_settings.device is 'nonsense', which cannot be used here" in output
-    players = players_at_import(tmp_path)
-    assert players
-    assert not any(map(process_tree.is_alive, players))
+    assert "Traceback" not in output
+    if num_envs == 1:  # several are started by worker processes, which are only just loading
+        players = players_at_import(tmp_path)
+        assert players
+        assert not any(map(process_tree.is_alive, players))
+    processes = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)]
+    _, alive = psutil.wait_procs(processes, timeout=LIMIT_S)  # guards end their players within seconds
+    assert not alive
 
 
 def test_checks_and_launch_need_no_torch() -> None:

@@ -38,7 +38,7 @@ _FILES_PER_CHILD = 9  # pipes, process sentinel, guard, shared memory, and a few
 _OTHER_FILES = 64
 
 EnvironmentMaker = Callable[..., Environment]
-"""Makes the environment of the worker with a given number. Called in the child, so it must be picklable.
+"""Makes or launches the environment of the worker with a given number. Picklable if it is called in a child.
 
 The keyword ``raw_image_order`` is passed once the order of the run's raw images is known.
 """
@@ -66,11 +66,9 @@ class ChildTask(NamedTuple):
     log_level: int
 
 
-def start_environment(make_environment: EnvironmentMaker, number: int, order: RawImageOrder) -> Environment:
-    """Make a worker's environment, passing the raw image order if it is known, and wait until it is ready."""
-    environment = make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
-    connect(environment)
-    return environment
+def launch_environment(make_environment: EnvironmentMaker, number: int, order: RawImageOrder) -> Environment:
+    """Make or launch a worker's environment, passing the raw image order if it is known."""
+    return make_environment(number, **({} if order is RawImageOrder.AUTO else {"raw_image_order": order}))
 
 
 def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
@@ -122,7 +120,8 @@ class _Server:
             self._steps.clear()
             self._actions.clear()
             self._specs = {}
-            self._environment = start_environment(self._task.make_environment, self._task.number, content)
+            self._environment = launch_environment(self._task.make_environment, self._task.number, content)
+            connect(self._environment)
             self.pipe.post(messages.CONNECTED)
         elif self._environment is None:
             pass  # The environment failed before this message arrived.

@@ -18,7 +18,7 @@ from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, Running, start_environment
+from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, Running, launch_environment
 from trajtrainer.envs.protocol import Environment, Parameters, connect, report_device
 from trajtrainer.envs.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.envs.workers.process import ChildDiedError
@@ -28,6 +28,8 @@ from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
 _SLACK_S = 60.0
+# Python handles a signal only when a wait returns, and on Windows, a signal does not interrupt every wait.
+_LONGEST_WAIT_S = 0.25
 _NO_EVENT = "Worker {} is not waiting for an answer."
 
 
@@ -129,8 +131,9 @@ class _Alike:
 class SupervisedEnvironment:
     """An ``Environment`` of one worker in this process, which is restarted when it fails; see ``SupervisedChildren``.
 
-    The first environment is made in the calling thread, so that a signal can interrupt it. Later environments are made
-    in a separate thread, so that a run can end without waiting for a player that does not start.
+    The first environment is launched by the constructor and connected by ``connect``, both in the calling thread, so
+    that a signal can interrupt ``connect``. Later environments are made in a separate thread, so that a run can end
+    without waiting for a player that does not start.
 
     Raises:
         EnvironmentFaultError: see ``SupervisedChildren``.
@@ -160,7 +163,7 @@ class SupervisedEnvironment:
         with _closing_after_errors(self):
             while not self._supervisor.has_begun:
                 if self._environment is None:
-                    self._restart(None)
+                    self._restart(_LONGEST_WAIT_S)
                 else:
                     try:
                         connect(self._environment)
@@ -219,7 +222,8 @@ class SupervisedEnvironment:
             self._fault = fault
 
     def kill(self) -> None:
-        """Kill the player. A player that is still starting is killed by its guard when this process exits."""
+        """Kill the player for good. One that is still starting is killed by its guard when this process exits."""
+        self._supervisor.ends = True
         if self._environment is not None:
             self._environment.kill()
 
@@ -248,7 +252,9 @@ class SupervisedEnvironment:
 
         def make() -> None:
             try:
-                made.set_result(start_environment(self._make_environment, number, self._alike.image_order))
+                environment = launch_environment(self._make_environment, number, self._alike.image_order)
+                connect(environment)
+                made.set_result(environment)
             except BaseException as error:
                 made.set_exception(error)
 
@@ -376,6 +382,7 @@ class SupervisedChildren:
         self._children.close()
 
     def kill(self) -> None:
+        self._supervisor.ends = True
         self._children.kill()
 
     def _start(self, number: int) -> None:

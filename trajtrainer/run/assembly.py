@@ -200,8 +200,8 @@ def _start(
         if run.stop.ends_process:
             # Only on the command line: a user's program may have seeded the global generators itself.
             seed_global_generators(seed_of_environments(run, settings.env_settings, make_environment))
-        launched = None if players is None else partial(players.environment, str(run.device))
-        actors = start_actors(run, settings, make_environment, launched)
+        connect_launched = None if players is None else partial(players.connected, str(run.device))
+        actors = start_actors(run, settings, make_environment, connect_launched)
         if actors is not None:
             pool = actors
 

@@ -12,9 +12,9 @@ from trajtrainer.settings.run import RunSettings
 
 
 class LaunchedPlayers:
-    """The players of an environment that is used in the main loop.
+    """The players of the main loop's environment: launched by the constructor, connected by ``connected``.
 
-    An error at the launch is raised by ``environment``, when the run is ready to record it.
+    An error of the launch is raised by ``connected``, because only then is there a run whose log can show it.
 
     Args:
         settings: settings of the run.
@@ -24,12 +24,13 @@ class LaunchedPlayers:
     def __init__(self, settings: RunSettings, logs: PlayerLogs) -> None:
         self._environment: Environment | None = None
         self._error: TrajtrainerError | None = None
+        self._is_connected = False
         try:
             self._environment = make_environment(settings, logs, waits=False)
         except TrajtrainerError as error:
             self._error = error
 
-    def environment(self, device: str) -> Environment:
+    def connected(self, device: str) -> Environment:
         """Wait until the first player is ready, and return the environment.
 
         Args:
@@ -43,11 +44,14 @@ class LaunchedPlayers:
         assert self._environment is not None
         report_device(self._environment, device)
         connect(self._environment)
+        self._is_connected = True
         return self._environment
 
     def close(self) -> None:
         """Shut down the players. May be called more than once."""
         if self._environment is not None:
+            if not self._is_connected:  # Then nobody listens to an orderly request, and waiting is in vain.
+                self._environment.kill()
             self._environment.close()
 
     def kill(self) -> None:
@@ -63,7 +67,7 @@ def can_launch(settings: RunSettings) -> bool:
     return not settings.acts_elsewhere and not is_offline and (path is None or is_player(path))
 
 
-def make_in_own_process(seed: int, make: Callable[[], Environment]) -> Environment:
-    """Make the environment of an actor that has its own process, whose global random generators are seeded first."""
+def seed_and_make(seed: int, make: Callable[[], Environment]) -> Environment:
+    """Seed the global random generators of an actor's own process, and make its environment."""
     seed_global_generators(seed)
     return make()

@@ -23,7 +23,7 @@ from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport, log_level
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.transports.inline import InlineTransport
-from trajtrainer.run.launching import make_in_own_process
+from trajtrainer.run.launching import seed_and_make
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.settings.actors import ACTOR_BACKENDS
@@ -80,7 +80,7 @@ def start_actors(
     run: Run,
     settings: RunSettings,
     make_environment: EnvironmentFactory,
-    launched: Callable[[], Environment] | None = None,
+    connect_launched: Callable[[], Environment] | None = None,
 ) -> ActorPool | None:
     """Start the actors of a run, and return when the environments of the first one are ready.
 
@@ -90,7 +90,8 @@ def start_actors(
         run: the run.
         settings: settings of the environments.
         make_environment: creates the environments of one actor.
-        launched: waits for the environments of an actor in the loop, if they have been launched.
+        connect_launched: connects and returns the environment of an actor in the loop, if its players have been
+            launched; used instead of ``make_environment``.
 
     Raises:
         SettingsError: actors are not possible with these settings.
@@ -106,7 +107,7 @@ def start_actors(
     if given is None or not run.acts_elsewhere:
         seed = seed_of_environments(run, env, make_environment)
         own = evolve(settings, env_settings=evolve(env, seed=seed))
-        make = launched or partial(_environment_in_loop, run, own, make_environment)
+        make = connect_launched or partial(_environment_in_loop, run, own, make_environment)
         transport = InlineTransport(make, run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
     # Time without a report after which an actor is restarted. It must be long enough for the actor to replace a player
@@ -170,7 +171,7 @@ def _task(
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
     if ACTOR_BACKENDS[given.backend].has_own_process:
-        make = partial(make_in_own_process, seed, make)
+        make = partial(seed_and_make, seed, make)
     return ActorTask(number, make, cores, log_level(number, debug=settings.debug), logs)
 
 

@@ -90,7 +90,7 @@ def session(
         with Preflight() as check:
             settings = check_training(check, settings, env_path=None if is_own else settings.env_settings.env_path)
             folder = check(_checked_folder, settings)
-            if check.errors:  # Nothing will be launched, so there is time to import torch and report everything.
+            if check.errors:  # Nothing will be launched, so the slow import of torch delays no player.
                 from trajtrainer.run.device import choose_device
 
                 check(choose_device, settings.torch_settings.device)

@@ -138,7 +138,7 @@ class PlayerSession(launcher.PlayerOwner):
         self._is_reset = False
         self._is_showing_images = False
         self._is_closed = False
-        self._has_connected = False
+        self._has_connected = self._is_ready = False
         self._waited_s = 0.0
         self._specs: dict[str, BehaviorSpec] = {}
         self._encoders: dict[str, encode.ActionEncoder] = {}
@@ -184,8 +184,9 @@ class PlayerSession(launcher.PlayerOwner):
         Raises:
             EnvironmentFaultError: the player never connects, or has an incompatible API version. It has been closed.
         """
-        if self._has_connected:
+        if self._is_ready:
             return
+        self._check_usable()
         try:
             announced = self._shake_hands()
         except BaseException:
@@ -196,6 +197,7 @@ class PlayerSession(launcher.PlayerOwner):
         if not announced.capabilities.trainingAnalytics or self._worker != 0:
             self._channels.mute(ANALYTICS_ID)
         self._analytics.environment_initialized()
+        self._is_ready = True
 
     @property
     def port(self) -> int:

@@ -110,6 +110,9 @@ class Supervisor:
         is_hopeless: returns whether a restart cannot fix a member's fault. The last argument is ``has_begun``.
         spares_others: whether the others continue without a member that is left out.
         patience_s: seconds that a member may be silent while its owner waits for it; None for no limit.
+
+    Attributes:
+        ends: True once the owner has killed all members, so that none is restarted.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class Supervisor:
     ) -> None:
         self.members = [Member(number, RestartQuota(settings)) for number in range(count)]
         self.patience_s = patience_s
+        self.ends = False
         self._max_restarts = settings.max_lifetime_restarts
         self._start = start
         self._noun, self._restarting = noun, restarting
@@ -141,7 +145,13 @@ class Supervisor:
         return any(member.has_been_ready for member in self.members)
 
     def start_due(self) -> None:
-        """Start the members that are due."""
+        """Start the members that are due.
+
+        Raises:
+            EnvironmentFaultError: all members have been killed.
+        """
+        if self.ends:
+            raise EnvironmentFaultError(f"{self._noun} 0 has been killed.")
         for member in self.members:
             if member.phase is Phase.DOWN and member.start_s <= self._clock():
                 member.phase, member.heard_s = Phase.STARTING, None
@@ -184,7 +194,9 @@ class Supervisor:
             EnvironmentFaultError: the member is not restarted, and the others do not continue without it.
         """
         member, now_s = self.members[number], self._clock()
-        if not isinstance(error, EnvironmentFaultError) or self._is_hopeless(member, error, self.has_begun):
+        if self.ends or not isinstance(error, EnvironmentFaultError):
+            raise error
+        if self._is_hopeless(member, error, self.has_begun):
             raise error
         refusal = refusal or member.quota.refusal(now_s)
         if refusal is not None:

@@ -18,8 +18,8 @@ from trajtrainer.core.version import __version__
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import forward_log
 from trajtrainer.run.actors.actor import Host
-from trajtrainer.run.actors.messages import ActorTask, Buffer, Experience, Hello, LoadWeights, Order, Report
-from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, run_host
+from trajtrainer.run.actors.messages import REPORT, ActorTask, Buffer, Experience, Hello, LoadWeights, Order, Report
+from trajtrainer.run.actors.transports.remote import RemoteChannel, run_host
 
 FILES = b"t"  # the players' logs: name -> end of the text
 

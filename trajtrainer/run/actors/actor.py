@@ -297,9 +297,11 @@ class Host:
         self._environment: Environment | None = None
         self._task = task
         self._error: Exception | None = None
+        self._is_launched = False
 
     def launch(self) -> None:
-        """Launch the environments. An error is raised by ``run``."""
+        """Launch the players, or make the Python environments. An error is raised by ``run``."""
+        self._is_launched = True
         try:
             self._bind()
             self._environment = self._task.make_environment()
@@ -307,15 +309,15 @@ class Host:
             self._error = error
 
     def run(self, channel: messages.Channel) -> None:
-        """Run until the learner ends this actor or disappears.
+        """Run until the learner ends this actor or disappears. Launches the environments first, if nobody has.
 
         Raises:
             SettingsError: this machine lacks some of the cores assigned to the actor.
             TrajtrainerError: the environments cannot be started or failed for good, or a policy has diverged.
         """
         with contextlib.suppress(messages.ActorEndedError):
-            channel.report(messages.Hello(__version__))
-            if self._environment is None and self._error is None:
+            if not self._is_launched:
+                channel.report(messages.Hello(__version__))
                 self.launch()
             if self._error is not None:
                 raise self._error

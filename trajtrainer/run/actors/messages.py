@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # An actor's process launches its players before it imports t
     from trajtrainer.learning.nn.actor import Actor
 
 Buffer = NDArray[np.uint8]
+REPORT = b"r"  # kind of a report's message, in addition to those in ``envs.workers.messages``
 UNLIMITED = 1 << 62
 
 _MOST_BYTES = 1 << 20  # maximum number of bytes sent per log, counted from its end

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from trajtrainer.core.version import __version__
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import begin_child
 from trajtrainer.run.actors.actor import Host
-from trajtrainer.run.actors.messages import ActorTask
+from trajtrainer.run.actors.messages import REPORT, ActorTask, Hello
 
 
 def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pipe) -> None:
@@ -13,6 +14,7 @@ def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pip
     pipe = messages.LockedPipe(connection)
     host = Host(task)
     begin_child(pipe, lifeline, task.log_level, host.kill)
+    pipe.post(REPORT, Hello(__version__))  # From now on, the learner notices if this process hangs.
     host.launch()
     import torch  # imported late: see above
 

@@ -17,6 +17,7 @@ from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.envs.workers.shared_memory import BlockPlace, SharedMemory
 from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
 from trajtrainer.run.actors.messages import (
+    REPORT,
     ActorDiedError,
     ActorEndedError,
     End,
@@ -28,7 +29,6 @@ from trajtrainer.run.actors.messages import (
 )
 from trajtrainer.run.actors.transports.pipe import ORDER, PipeTransport, _Member
 from trajtrainer.run.actors.transports.pipe_channel import PipeChannel
-from trajtrainer.run.actors.transports.remote import REPORT
 
 
 class Ended:

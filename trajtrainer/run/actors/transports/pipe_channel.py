@@ -9,8 +9,8 @@ from dataclasses import replace
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.envs.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
-from trajtrainer.run.actors.messages import ActorEndedError, Buffer, End, LoadWeights, Report
-from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel
+from trajtrainer.run.actors.messages import REPORT, ActorEndedError, Buffer, End, LoadWeights, Report
+from trajtrainer.run.actors.transports.remote import RemoteChannel
 
 FREE = b"v"  # frees a block: the learner has read it
 

@@ -40,8 +40,6 @@ from trajtrainer.run.actors.messages import (
 )
 from trajtrainer.run.actors.weights import WeightsLayout
 
-REPORT = b"r"  # in addition to END, FAULT and LOG of ``workers.messages``
-
 
 class NoisyPolicy(ActorPolicy):
     """Adds noise to a policy's actions. The reported probabilities do not include the noise.
