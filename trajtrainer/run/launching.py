@@ -50,7 +50,7 @@ class LaunchedPlayers:
     def close(self) -> None:
         """Shut down the players. May be called more than once."""
         if self._environment is not None:
-            if not self._is_connected:  # Then nobody listens to an orderly request, and waiting is in vain.
+            if not self._is_connected:  # It would not answer a request to quit, so do not wait for it.
                 self._environment.kill()
             self._environment.close()
 

@@ -65,9 +65,9 @@ class PlayerSession(launcher.PlayerOwner):
     """One player and its connection.
 
     The constructor returns once the player has connected and waits for its first reset, unless ``waits`` is False. In
-    addition to the arguments of
-    ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api), there are ``listen_address`` and
-    ``busy_wait`` (see ``Communicator``), ``connection``, ``show_output``, and two arguments for raw images.
+    addition to the arguments of ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api),
+    there are ``listen_address`` and ``busy_wait`` (see ``Communicator``), ``connection``, ``show_output``, ``waits``,
+    and two arguments for raw images.
 
     Args:
         file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
