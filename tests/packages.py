@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.cli.commands import COMMANDS
-from trajtrainer.core.plugins import Registry
+from trajtrainer.core.plugins import Registry, installed
 from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.settings.actors import ACTOR_BACKENDS
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
@@ -48,6 +48,7 @@ def declare_sample(folder: Path) -> None:
 
 def forget_all() -> None:
     """Let the registries look for packages anew."""
+    installed.cache_clear()
     for registry in REGISTRIES:
         registry.__dict__.pop("_declared", None)
         registry._loaded.clear()

@@ -20,7 +20,7 @@ import onnxruntime
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.tools.source.write import LANGUAGES, export_source

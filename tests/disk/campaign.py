@@ -32,7 +32,7 @@ from tests.disk import faults
 from tests.disk.faults import EXIT_CODE, MODES, Operation
 from tests.disk.kinds import RESULTS, Kind, damage, empty, make_kinds
 from tests.hub_stand_in import serving
-from trajtrainer.policies.folder.event_file import PREFIX
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 
 _TIMEOUT_S = 300.0
 _PRELOADED = (
@@ -173,7 +173,7 @@ def leftovers(results: Path, *, temporary: bool = False, was_killed: bool = Fals
         if hidden and not path.name.endswith(".lock") and not temporary:
             wrong.append(f"left over: {path.relative_to(results)}")
         elif path.is_file() and not hidden:
-            wrong += damage(path, may_be_cut=temporary or (was_killed and path.name.startswith(PREFIX)))
+            wrong += damage(path, may_be_cut=temporary or (was_killed and path.name.startswith(EVENT_FILE_PREFIX)))
     return wrong
 
 

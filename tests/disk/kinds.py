@@ -21,10 +21,11 @@ from tests.experience.recordings.making import write_demo
 from trajtrainer import testing
 from trajtrainer.cli.main import main
 from trajtrainer.core import atomic
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
-from trajtrainer.policies.folder.event_file import PREFIX, masked_crc
+from trajtrainer.policies.folder.event_file import masked_crc
 from trajtrainer.policies.play.loaded_policy import load_policy
 
 RESULTS = "results"
@@ -255,7 +256,7 @@ def damage(path: Path, *, may_be_cut: bool) -> Iterator[str]:
                 json.loads(line)
             if lines[-1] and not may_be_cut:
                 yield f"{path} ends in the midst of a line"
-        elif path.name.startswith(PREFIX):
+        elif path.name.startswith(EVENT_FILE_PREFIX):
             _read_events(path.read_bytes(), may_be_cut=may_be_cut)
     except Exception as error:
         yield f"{path} is damaged: {type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ import yaml
 
 import trajtrainer
 from trajtrainer.cli.main import main
-from trajtrainer.policies.folder.event_file import PREFIX
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.settings.components import ALGORITHMS
 
 RUNS = "runs"
@@ -152,7 +152,7 @@ def _take_out_names(folder: Path) -> None:
     """Make absolute paths relative and the machine's name a neutral one; a search needs absolute paths."""
     package = Path(trajtrainer.__file__).parent
     for path in sorted(folder.rglob("*")):
-        if path.name.startswith(PREFIX):
+        if path.name.startswith(EVENT_FILE_PREFIX):
             path.rename(path.with_name(path.name.replace(f".{socket.gethostname()}.", ".machine.")))
         elif path.suffix in _TEXTS:
             text = path.read_text(encoding="utf-8")

@@ -1,15 +1,12 @@
 """Registry of the subcommands of ``trajtrainer``."""
 
 import importlib
-from typing import Any
-
-from attrs import frozen
+from typing import Any, NamedTuple
 
 from trajtrainer.core.plugins import Registry
 
 
-@frozen
-class CommandRow:
+class CommandRow(NamedTuple):  # not attrs, which would slow down --help
     """A subcommand of ``trajtrainer``.
 
     Attributes:

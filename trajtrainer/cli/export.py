@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         PluginError: the package that provides the format is broken.
     """
     # Imported late, because torch and onnx are slow to import and --help does not need them.
-    from trajtrainer.policies.checkpoints.saved_policies import export_saved
+    from trajtrainer.policies.checkpoints.export_saved import export_saved
 
     given: dict[str, Any] = {}
     for flag, (name, _) in _flags().items():

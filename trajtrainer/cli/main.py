@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from trajtrainer.cli.commands import COMMANDS
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.printable import printable
+from trajtrainer.core.spelling import closest
 from trajtrainer.core.version import __version__
-from trajtrainer.settings.checks import closest
 
 INTERRUPTED = 130
 _ONE_LINE = 10_000

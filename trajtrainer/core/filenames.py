@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from trajtrainer.core.errors import RunFolderError
 
+EVENT_FILE_PREFIX = "events.out.tfevents."  # TensorBoard's
 # Leaves room for "-<step>.onnx" and the suffix of temporary files within the 255 bytes that file systems allow.
 _MAX_BYTES = 180
 _FORBIDDEN = frozenset('<>:"/\\|?*')

@@ -35,6 +35,9 @@ _MOST_LAYOUTS = 256
 _MOST_PATTERNS = 64
 _MOST_RECORDS = 100_000
 _ENTRY = 0x0A  # the tag of field 1 with wire type DELIMITED: a record in a list
+Schema = Mapping[int, "Kind | Schema"]
+"""Field number -> type of its values, or schema of the message in it. Other fields must be equal within a layout."""
+T = TypeVar("T", bound="HasLayout")
 
 
 def varint(value: int) -> bytes:
@@ -145,8 +148,6 @@ RAW = Kind(DELIMITED, 0)
 """For packed floats, and for bytes that other code decodes."""
 NUMBER, NUMBERS = Kind(VARINT, _CONTINUED), Kind(DELIMITED, _CONTINUED)
 BOOLS = Kind(DELIMITED, 0xFE)
-Schema = Mapping[int, "Kind | Schema"]
-"""Field number -> type of its values, or schema of the message in it. Other fields must be equal within a layout."""
 
 
 class _Segment(NamedTuple):
@@ -268,9 +269,6 @@ class HasLayout(Protocol):
 
     @property
     def layout(self) -> Layout: ...
-
-
-T = TypeVar("T", bound=HasLayout)
 
 
 class Alike(NamedTuple, Generic[T]):

@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spelling import closest
 from trajtrainer.envs.filming import TakeFrame
 from trajtrainer.envs.protocol import Environment, PlayerLogs
 from trajtrainer.envs.sim.registry import simulation_kinds, simulation_of
@@ -17,7 +18,6 @@ from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.unity.launcher import SIMULATION_PREFIX, command
 from trajtrainer.envs.unity.side_channels import PicturesChannel
 from trajtrainer.envs.unity_worker import connect_player, make_unity_environment
-from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import ENVIRONMENTS
 

@@ -3,6 +3,8 @@
 They provide settings, results files, and the environment, which is by default the one that the model was trained in.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import logging
@@ -10,8 +12,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import evolve
@@ -24,10 +27,10 @@ from trajtrainer.envs.select import check as check_environment
 from trajtrainer.envs.select import is_player, make_separate_environments
 from trajtrainer.envs.unity.launcher import is_simulation
 from trajtrainer.envs.workers.guard import guarded_folder
+from trajtrainer.policies.folder.saved_policies import files_of
 from trajtrainer.policies.folder.status import TrainingStatus, origin_of
-from trajtrainer.policies.play.models import ActingOptions, Model, file_of
 from trajtrainer.run.curriculum import Curriculum
-from trajtrainer.run.device import choose_device
+from trajtrainer.run.launching import LaunchedPlayers
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.settings.environment import UNSEEDED, ConstantSettings
@@ -35,6 +38,9 @@ from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.flags import run_settings_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file
+
+if TYPE_CHECKING:
+    from trajtrainer.policies.play.models import ActingOptions, Model
 
 logger = logging.getLogger(__name__)
 
@@ -46,16 +52,24 @@ _STATUS = Path("run_logs", "training_status.json")
 _NOT_USED = "The environment settings in %s are ignored: %s"
 
 
-def for_inference(settings: RunSettings) -> RunSettings:
-    """Return settings for a run that writes no files. If there is no seed, a random one is filled in."""
+def for_inference(settings: RunSettings, models: Iterable[str] = ()) -> RunSettings:
+    """Return settings for a run that writes no files.
+
+    If there is no seed, a random one is filled in. The models are words of ``find_models``; their runs show in which
+    order raw images are sent.
+    """
     seed = settings.env_settings.seed
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
     checkpoints = evolve(settings.checkpoint_settings, inference=True)
-    return evolve(settings.with_seed(seed), checkpoint_settings=checkpoints)
+    settings = evolve(settings.with_seed(seed), checkpoint_settings=checkpoints)
+    return settings.presuming(_image_order_of_runs(models, Path(checkpoints.results_dir)))
 
 
 def check_acting(check: Preflight, settings: RunSettings) -> ActingOptions:
-    """Check the environment and the device, and return the options for loading models."""
+    """Check the environment and the device, and return the options for loading models. Imports torch."""
+    from trajtrainer.policies.play.models import ActingOptions
+    from trajtrainer.run.device import choose_device
+
     check(check_environment, settings.env_settings.env_path)
     return ActingOptions(settings.deterministic, check(choose_device, settings.torch_settings.device) or "cpu")
 
@@ -73,12 +87,51 @@ def in_words(parameters: Parameters) -> str:
 
 
 @contextlib.contextmanager
+def launching(
+    settings: RunSettings, models: Sequence[str], outputs: Mapping[str, Path | None]
+) -> Iterator[LaunchedPlayers | None]:
+    """Launch the players of a command's first environment, which load while torch is imported.
+
+    Yields None if the environment consists of no players, or if something is wrong with the arguments. In that case,
+    the command reports all mistakes before it starts anything.
+
+    Args:
+        settings: settings from ``for_inference``.
+        models: the models, as for ``find_models``.
+        outputs: the files to write, by option.
+    """
+    with ExitStack() as stack:
+        players = None
+        if _can_launch(settings, models, outputs):
+            seed_global_generators(settings.env_settings.seed)
+            players = LaunchedPlayers(settings, stack.enter_context(_player_logs()))
+            stack.callback(players.close)
+        yield players
+
+
+def _can_launch(settings: RunSettings, models: Sequence[str], outputs: Mapping[str, Path | None]) -> bool:
+    path = settings.env_settings.env_path
+    try:
+        check_environment(path)
+        for word in models:
+            files_of(word, Path(settings.checkpoint_settings.results_dir))
+        for option, file in outputs.items():
+            check_file(option, file)
+        return path is None or is_player(path)
+    except TrajtrainerError:
+        return False
+
+
+@contextlib.contextmanager
 def opened(
     settings: RunSettings,
     stop: StopRequest,
     make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
+    players: LaunchedPlayers | None = None,
 ) -> Iterator[Environment | None]:
-    """Start an environment, and close it at the end. Yields None if a signal arrives before it is ready.
+    """Start an environment, or use players that have been launched, and close it at the end.
+
+    Yields None if a signal arrives before the environment is ready.
 
     Players write their logs and output into a temporary folder. It is removed at the end, except after an error,
     because the error message refers to a log file. Inside the ``with`` block, signals set ``stop``. The global random
@@ -89,12 +142,12 @@ def opened(
     """
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop, saves=False))
-        logs = stack.enter_context(_player_logs())
+        start = players.connected if players else partial(make, settings, stack.enter_context(_player_logs()))
         seed_global_generators(settings.env_settings.seed)
         environment = None
         try:
             with stop.interrupting():
-                environment = make(settings, logs)
+                environment = start()
                 stack.callback(_close, environment, stop)
         except StopInterrupt:
             environment = None
@@ -197,7 +250,7 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
             allow.
     """
     try:
-        folder = _folder_of_run(file_of(word, results))
+        folder = _folder_of_run(files_of(word, results)[0])
     except CheckpointError:
         return {}
     run = None if folder is None else _settings_of_run(folder, "env_settings")
@@ -244,10 +297,14 @@ def parameters_of_run(model: Model) -> Parameters:
     return curriculum.samplers
 
 
-def image_order_of_runs(models: Iterable[Model]) -> RawImageOrder:
+def _image_order_of_runs(models: Iterable[str], results: Path) -> RawImageOrder:
     """Return the order in which the models' runs read raw images; ``AUTO`` if it is unknown or differs between runs."""
+    files: list[Path] = []
+    for word in models:
+        with contextlib.suppress(CheckpointError):  # ``find_models`` will report it
+            files += files_of(word, results)
     found = set()
-    for folder in {_folder_of_run(policy.path) for model in models for policy in model.policies.values()} - {None}:
+    for folder in {_folder_of_run(file) for file in files} - {None}:
         assert folder is not None
         try:
             content = json.loads((folder / _STATUS).read_bytes())

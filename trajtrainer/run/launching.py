@@ -12,7 +12,7 @@ from trajtrainer.settings.run import RunSettings
 
 
 class LaunchedPlayers:
-    """The players of the main loop's environment: launched by the constructor, connected by ``connected``.
+    """The players of an environment: launched by the constructor, connected by ``connected``.
 
     An error of the launch is raised by ``connected``, because only then is there a run whose log can show it.
 
@@ -30,11 +30,11 @@ class LaunchedPlayers:
         except TrajtrainerError as error:
             self._error = error
 
-    def connected(self, device: str) -> Environment:
+    def connected(self, device: str | None = None) -> Environment:
         """Wait until the first player is ready, and return the environment.
 
         Args:
-            device: the torch device, which players are told.
+            device: the torch device to tell the players, or None.
 
         Raises:
             TrajtrainerError: see ``make_environment``.

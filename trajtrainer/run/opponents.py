@@ -14,7 +14,7 @@ from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.trainers.self_play import Player
 from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
-from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.policies.folder.saved_policies import SavedPolicy, find_policies
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

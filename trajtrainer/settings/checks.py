@@ -6,7 +6,6 @@ A check raises ``InvalidValueError`` with a ``Fault`` for each invalid field. Th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -15,6 +14,7 @@ from attrs import Attribute, frozen
 from trajtrainer.core.errors import PluginError, SettingsError
 from trajtrainer.core.plugins import Registry
 from trajtrainer.core.printable import one_line
+from trajtrainer.core.spelling import closest
 
 Row = TypeVar("Row")
 
@@ -82,19 +82,6 @@ def shown(value: object) -> str:
         return "a list"
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known word; None if none of them is similar enough."""
-    by_lower = {each.lower(): each for each in known}
-    matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
-    return by_lower[matches[0]] if matches else None
-
-
-def closest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" if a known word is similar, otherwise an empty string."""
-    match = nearest(word, known)
-    return f"; did you mean {match}?" if match else ""
 
 
 class InvalidValueError(SettingsError):

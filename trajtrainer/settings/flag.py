@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
+from functools import cache
 from typing import Any
 
 from attrs import frozen
 
 from trajtrainer.settings.run import RunSettings
-
-_DEFAULTS = RunSettings()
 
 
 class ValueKind(enum.Enum):
@@ -56,7 +55,12 @@ class Flag:
     @property
     def default(self) -> Any:
         """Value of the setting if the option is not given."""
-        value: Any = _DEFAULTS if self.path else None
+        value: Any = _defaults() if self.path else None
         for key in self.path.split(".") if self.path else ():
             value = getattr(value, key, None)  # an optional section may be None
         return value
+
+
+@cache
+def _defaults() -> RunSettings:
+    return RunSettings()

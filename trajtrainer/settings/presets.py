@@ -12,7 +12,7 @@ from textwrap import TextWrapper
 from typing import Any
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.settings.checks import nearest
+from trajtrainer.core.spelling import nearest
 from trajtrainer.settings.components import ALGORITHMS
 
 _ON_POLICY: dict[str, Any] = {

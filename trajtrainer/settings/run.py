@@ -10,6 +10,7 @@ from attrs.validators import optional
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spelling import closest
 from trajtrainer.settings.actors import INLINE, ActorSettings
 from trajtrainer.settings.checks import (
     INTERNAL,
@@ -17,7 +18,6 @@ from trajtrainer.settings.checks import (
     UNDUMPED,
     Fault,
     Problem,
-    closest,
     count,
     mismatch,
     raise_faults,

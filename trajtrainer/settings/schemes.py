@@ -76,20 +76,19 @@ UNITY = EnvironmentScheme(
     takes_wrappers=False,
 )
 """Environment for an ``env_path`` without a scheme."""
-_SIMULATION = EnvironmentScheme(
-    example="sim:NAME, as in sim:3DBall",
-    start="trajtrainer.envs.players:start_unity",
-    check="trajtrainer.envs.players:check_simulation",
-    film="trajtrainer.envs.players:film_simulation",
-    takes_wrappers=False,
-)
 
 ENVIRONMENTS: Registry[EnvironmentScheme] = Registry(
     "environment scheme",
     "trajtrainer.environments",
     EnvironmentScheme,
     {
-        "sim": _SIMULATION,
+        "sim": EnvironmentScheme(
+            example="sim:NAME, as in sim:3DBall",
+            start="trajtrainer.envs.players:start_unity",
+            check="trajtrainer.envs.players:check_simulation",
+            film="trajtrainer.envs.players:film_simulation",
+            takes_wrappers=False,
+        ),
         "gym": "trajtrainer.envs.python.schemes:GYMNASIUM",
         "pettingzoo": "trajtrainer.envs.python.schemes:PETTINGZOO",
         "python": "trajtrainer.envs.python.schemes:PYTHON",

@@ -15,13 +15,13 @@ from attrs.validators import optional
 
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spelling import closest
 from trajtrainer.settings.checks import (
     ConfigurationError,
     Fault,
     InvalidValueError,
     Place,
     Problem,
-    closest,
     count,
     mismatch,
     not_negative,

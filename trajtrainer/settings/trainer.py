@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from attrs import Factory, field, frozen
 from attrs.validators import optional
 
+from trajtrainer.core.spelling import closest
 from trajtrainer.settings.checks import (
     OURS,
     UNDUMPED,
     Fault,
     at_least,
-    closest,
     count,
     mismatch,
     not_negative,

@@ -17,7 +17,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.plugins.godot.onnx_model import write
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

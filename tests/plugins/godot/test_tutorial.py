@@ -24,7 +24,7 @@ from tests.ports import free_port
 from trajtrainer.core.plugins import resolve
 from trajtrainer.plugins.godot.environment import GodotGame
 from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.yaml.convert import load
 

@@ -22,9 +22,9 @@ from trajtrainer.core.errors import CheckpointError, ExportError
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.policies.checkpoints.best import TRAINING, BestModel, BestModels
 from trajtrainer.policies.checkpoints.file import read_checkpoint
-from trajtrainer.policies.checkpoints.saved_policies import find_policies
 from trajtrainer.policies.checkpoints.state import copied, to_checkpoint
 from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.saved_policies import find_policies
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings

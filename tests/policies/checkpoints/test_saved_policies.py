@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.policies.checkpoints.saved_policies import find_checkpoints, find_policies
+from trajtrainer.policies.folder.saved_policies import find_checkpoints, find_policies
 
 
 def run_with(results: Path, **steps: list[int]) -> Path:

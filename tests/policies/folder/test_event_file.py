@@ -68,7 +68,7 @@ def test_histograms_are_those_of_mlagents_writer(values: list[float]) -> None:
     summary = pytest.importorskip("torch.utils.tensorboard.summary")
     numbers = np.array(values)
     message = event_file.histogram("a_hist", numbers)
-    expected = summary.make_histogram(numbers, np.array(event_file._BORDERS))
+    expected = summary.make_histogram(numbers, np.array(event_file._borders()))
     assert message.tag == "a_hist"
     assert message.histo == expected
     assert sum(message.histo.bucket) == len(values)

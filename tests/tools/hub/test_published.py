@@ -28,6 +28,7 @@ from tests.ports import free_ports
 from tests.tools.bids import SPEC
 from trajtrainer import testing
 from trajtrainer.cli.main import main
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.core.local_paths import without_folders
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile
@@ -175,8 +176,8 @@ def test_no_byte_tells_of_the_machine(hub: Hub, home: Path, tmp_path: Path) -> N
     assert "Duel.onnx" in state["trajtrainer"]["self_play"]["ratings"]
 
     # The files themselves have nothing to hide, except for the name of an event file.
-    (own,) = (results / "run" / "Duel").glob(f"{event_file.PREFIX}*")
-    (pushed,) = (tmp_path / name for name in files if event_file.PREFIX in name)
+    (own,) = (results / "run" / "Duel").glob(f"{EVENT_FILE_PREFIX}*")
+    (pushed,) = (tmp_path / name for name in files if EVENT_FILE_PREFIX in name)
     pushed.parent.mkdir()
     pushed.write_bytes(files[f"Duel/{pushed.name}"])
     assert pushed.read_bytes() == own.read_bytes()
@@ -204,7 +205,7 @@ def test_what_an_earlier_version_wrote_is_left_out(hub: Hub, home: Path, caplog:
     events.add([event_file.hparams_begin({"a": {"demo": f"{home}/x y.demo"}, "n": 3})], 3)
     events.add([event_file.scalar("Reward", 2.5)], 4)
     events.close()
-    (path,) = (run / "Bids").glob(f"{event_file.PREFIX}*")
+    (path,) = (run / "Bids").glob(f"{EVENT_FILE_PREFIX}*")
     with path.open("ab") as file:
         file.write(event_file.record(Event(step=6))[:-3])  # a run that was killed
 
@@ -217,7 +218,7 @@ def test_what_an_earlier_version_wrote_is_left_out(hub: Hub, home: Path, caplog:
     assert {"Bids.onnx", "Bids/best.pt"} <= files.keys()
     assert "Bids/checkpoint.pt" not in files
     assert "checkpoint.pt contains an absolute path of this machine, so it is not uploaded" in caplog.text
-    (packed,) = (folder / "Bids").glob(f"{event_file.PREFIX}*")
+    (packed,) = (folder / "Bids").glob(f"{EVENT_FILE_PREFIX}*")
     assert HOST not in packed.name
     assert records(packed) == [records(path)[number] for number in (0, 1, 4)]
 

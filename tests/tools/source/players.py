@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.tools.source.reference import Decisions, Question
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.tools.source.printing import identifier
 from trajtrainer.tools.source.program import Program
 from trajtrainer.tools.source.write import LANGUAGES, build_program

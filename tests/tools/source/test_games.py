@@ -15,7 +15,7 @@ import pytest
 from tests.learning.nn.specs import behavior, camera, vector
 from tests.policies.onnx.test_onnx import random_actor
 from tests.tools.source.players import BROWSER, GODOT, RUN_GODOT, missing
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.tools.source.write import LANGUAGES, export_source
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "games.md"

@@ -21,7 +21,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.graph import Graph
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.tools.source import write
 from trajtrainer.tools.source.write import LANGUAGES, build_program, export_source
 

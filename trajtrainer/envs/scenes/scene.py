@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, first_allowed
+from trajtrainer.core.spelling import closest
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, ObservationArray, StepBatch
 from trajtrainer.envs.unity.environment import UnityEnvironment
 from trajtrainer.envs.unity.faults import PlayerTimeoutError
@@ -30,7 +31,6 @@ from trajtrainer.envs.unity.side_channels import (
     queue_engine,
     queue_parameter,
 )
-from trajtrainer.settings.checks import closest
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from trajtrainer.core.image_order import RawImageOrder
 
@@ -106,6 +105,8 @@ def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
     if (found_height, found_width) != (height, width):
         # Check this before decoding, because a few bytes of PNG can claim a picture that fills the memory.
         raise PictureError(f"found a PNG of {found_height} rows by {found_width} columns, expected {height} by {width}")
+    from PIL import Image  # here, because players are launched before slow imports
+
     try:
         with Image.open(io.BytesIO(file), formats=["PNG"]) as image:
             pixels = np.asarray(image if image.mode in _KEPT_MODES else image.convert("RGB"))

@@ -22,7 +22,6 @@ import numpy as np
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from numpy.typing import NDArray
-from PIL import Image
 
 from trajtrainer.core.errors import InvalidDataError, SettingsError
 from trajtrainer.core.spec import BehaviorId
@@ -232,6 +231,8 @@ class PicturesChannel(SideChannel):
         Raises:
             ValueError: the content is not a picture, or the picture is larger than any screen.
         """
+        from PIL import Image  # here, because players are launched before slow imports
+
         try:
             with Image.open(io.BytesIO(msg.get_raw_bytes()), formats=["PNG", "JPEG"]) as image:
                 if max(image.size) > _LARGEST_SIDE:

@@ -52,11 +52,8 @@ _SensorWriter = Callable[[NDArray[Any]], list[bytes]]
 class _OpenEnd(NamedTuple):
     """The final record of an unfinished trajectory: ``interrupted`` if others follow, otherwise ``plain``."""
 
-    interrupted: bytes
-    plain: bytes
-
-
-_NO_OPEN_END = _OpenEnd(b"", b"")
+    interrupted: bytes = b""
+    plain: bytes = b""
 
 
 class DemoWriter:
@@ -78,7 +75,7 @@ class DemoWriter:
         self._sensors = list(map(_sensor_writer, spec.observation_specs))
         self.num_records = self.num_episodes = 0
         self._rewards = 0.0
-        self._open_end = _NO_OPEN_END
+        self._open_end = _OpenEnd()
         self._file = path.open("wb")
         self._file.write(_header(self._name, 0, 0, 0.0) + _framed(_parameters(self._name, self._actions)))
 
@@ -111,7 +108,7 @@ class DemoWriter:
         (ended,) = self._records(end, _ENDED if is_done and not is_interrupted else _ENDED + _INTERRUPTED)
         if is_done:
             self._file.write(ended)
-            self._open_end = _NO_OPEN_END
+            self._open_end = _OpenEnd()
         else:
             self._open_end = _OpenEnd(ended, *self._records(end, b""))
         self.num_records += len(steps) + 1

@@ -13,12 +13,12 @@ from gymnasium import spaces
 
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.spelling import closest
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
-from trajtrainer.settings.checks import closest
 
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
 

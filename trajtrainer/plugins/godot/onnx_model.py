@@ -21,7 +21,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.printable import encodable
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.evaluate import GraphEvaluator
 from trajtrainer.policies.onnx.export import GraphBuilder

@@ -21,6 +21,8 @@ from trajtrainer.settings.checks import (
 from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.network import NetworkSettings
 
+_EXPERT = "trajtrainer.plugins.imitation.experts:expert"
+
 
 class PolicyKind(enum.Enum):
     """The kind of a policy's continuous actions, named after the trainer that can continue training the policy."""
@@ -122,8 +124,6 @@ class DAggerHyperparameters(CloningHyperparameters):
                 expected = "no reward signal but extrinsic with student_sensors, as the others see all sensors"
                 yield mismatch(("reward_signals", name), {name: ...}, expected)
 
-
-_EXPERT = "trajtrainer.plugins.imitation.experts:expert"
 
 BC = AlgorithmRow(BCHyperparameters, "trajtrainer.plugins.imitation.bc:BC", offline=True, expert=_EXPERT)
 IQL = AlgorithmRow(IQLHyperparameters, "trajtrainer.plugins.imitation.iql:IQL", offline=True)

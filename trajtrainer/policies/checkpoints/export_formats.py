@@ -33,7 +33,7 @@ EXPORT_FORMATS: Registry[ExportFormat] = Registry(
     {
         "onnx": ExportFormat(
             ".onnx",
-            "trajtrainer.policies.checkpoints.saved_policies:write_onnx",
+            "trajtrainer.policies.checkpoints.export_saved:write_onnx",
             {"--opset": {"metavar": "N", "type": int, "help": "version of the ONNX operators, 9 to 15 (default: 9)"}},
         ),
         "c": "trajtrainer.tools.source.formats:C",

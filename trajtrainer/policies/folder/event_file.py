@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.settings.yaml.document import leaves
 
 # Maximum number of bytes kept in memory while the disk is full: about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
-PREFIX = "events.out.tfevents."
 
 
 class EventFile:
@@ -170,7 +171,7 @@ def histogram(tag: str, values: NDArray[np.float64]) -> Any:
 
     The buckets are TensorFlow's: their edges grow by a factor of 1.1 from 1e-12 to 1e20, on both sides of 0.
     """
-    counts, _ = np.histogram(values, bins=_BORDERS)
+    counts, _ = np.histogram(values, bins=_borders())
     filled = np.flatnonzero(counts)
     first, last = (int(filled[0]), int(filled[-1])) if len(filled) else (0, 0)
     # Only right edges are stored, so an empty bucket comes first, to mark the left edge of the first filled bucket.
@@ -182,21 +183,19 @@ def histogram(tag: str, values: NDArray[np.float64]) -> Any:
             num=len(values),
             sum=values.sum(),
             sum_squares=values.dot(values),
-            bucket_limit=_BORDERS[first : last + 2].tolist(),
+            bucket_limit=_borders()[first : last + 2].tolist(),
             bucket=[0.0, *counts[first : last + 1].tolist()],
         ),
     )
 
 
+@cache
 def _borders() -> NDArray[np.float64]:
     border, positive = 1e-12, []
     while border < 1e20:
         positive.append(border)
         border *= 1.1
     return np.array([*(-b for b in reversed(positive)), 0.0, *positive])
-
-
-_BORDERS = _borders()
 
 
 def _new_file(folder: Path) -> Any:
@@ -207,12 +206,12 @@ def _new_file(folder: Path) -> Any:
     """
     module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
     if module is not None and module.EventFileWriter.__module__ != module.__name__:
-        before = set(folder.glob(f"{PREFIX}*"))
+        before = set(folder.glob(f"{EVENT_FILE_PREFIX}*"))
         module.EventFileWriter(str(folder)).close()
-        made = set(folder.glob(f"{PREFIX}*")) - before
+        made = set(folder.glob(f"{EVENT_FILE_PREFIX}*")) - before
         if made:
             return made.pop().open("r+b", buffering=0)
-    start = f"{PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+    start = f"{EVENT_FILE_PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     number = 0
     while True:
         try:
@@ -228,6 +227,7 @@ def record(event: Any) -> bytes:
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
+@cache
 def _crc_table() -> tuple[int, ...]:
     # The table for CRC-32C (Castagnoli), which is not in the standard library.
     table = []
@@ -238,13 +238,10 @@ def _crc_table() -> tuple[int, ...]:
     return tuple(table)
 
 
-_CRC_TABLE = _crc_table()
-
-
 def masked_crc(data: bytes) -> int:
     """Return the checksum of TensorFlow's record format: CRC-32C, rotated and offset."""
     crc = 0xFFFFFFFF
-    table = _CRC_TABLE
+    table = _crc_table()
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trajtrainer.settings.checks import closest
+from trajtrainer.core.spelling import closest
 
 
 def look_up(word: str | Path, results: Path) -> Path:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.core import atomic
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.core.printable import one_line
 from trajtrainer.policies.folder.contained_folder import ContainedFolder, Parts
-from trajtrainer.policies.folder.event_file import PREFIX
 from trajtrainer.policies.folder.run_lock import FileLock
 
 MAX_TEXT = 20_000
@@ -116,7 +116,7 @@ def marks_of(folder: ContainedFolder, parts: Parts) -> Iterator[str]:
         (each.name, behavior.name)
         for behavior in folder.folders(parts)
         for each in folder.list((*parts, behavior.name))
-        if each.name.startswith(PREFIX) and not each.is_folder
+        if each.name.startswith(EVENT_FILE_PREFIX) and not each.is_folder
     ]
     if found:
         name, behavior_name = min(found)

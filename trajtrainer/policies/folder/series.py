@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.policies.folder.contained_folder import ContainedFolder, FolderEntry, Parts
-from trajtrainer.policies.folder.event_file import PREFIX
 from trajtrainer.policies.folder.event_reader import (
     LEVELS,
     EventBatch,
@@ -334,7 +334,7 @@ def _next_batch(records: Iterator[bytes]) -> Iterator[bytes]:
 
 def event_files(folder: ContainedFolder, parts: Parts) -> list[FolderEntry]:
     """Return the event files of a behavior's folder, in the order in which they were created."""
-    return [each for each in folder.list(parts) if each.name.startswith(PREFIX) and not each.is_folder]
+    return [each for each in folder.list(parts) if each.name.startswith(EVENT_FILE_PREFIX) and not each.is_folder]
 
 
 def read_scalars(folder: Path) -> dict[str, Series]:

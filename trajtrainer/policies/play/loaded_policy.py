@@ -17,10 +17,10 @@ import torch
 
 from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import ActionTuple, BehaviorSpec
+from trajtrainer.core.spelling import closest
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.policies.play.models import ActingOptions, Loaded, PolicyFile, find_models
-from trajtrainer.settings.checks import closest
 from trajtrainer.settings.flags import python_names
 
 if TYPE_CHECKING:

@@ -20,17 +20,20 @@ from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.policies.checkpoints.policy_record import read_record
 from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
-from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_checkpoints, find_policies
 from trajtrainer.policies.folder.run_folder import behavior_exported_as
+from trajtrainer.policies.folder.saved_policies import (
+    ALL_CHECKPOINTS,
+    HEURISTIC,
+    SCRIPTED,
+    SavedPolicy,
+    find_checkpoints,
+    find_policies,
+)
 from trajtrainer.policies.onnx.policy import OnnxPolicy
 from trajtrainer.policies.play.scripted import heuristic_policy, random_policy
 
-_ALL = "*"
 _MODEL = ".onnx"
 _STEP = re.compile(r"-(\d{1,18})$")
-RANDOM, HEURISTIC = "random", "heuristic"
-SCRIPTED = (RANDOM, HEURISTIC)
-"""Names of untrained policies on the command line."""
 _SAME_FILE = "best"  # Every behavior's best policy is called best.onnx; the folder has the name of the behavior.
 
 
@@ -282,25 +285,9 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, 
     return models
 
 
-def file_of(word: str, results: Path) -> Path:
-    """Return the path of the first file that a word of ``find_models`` refers to, without reading the file.
-
-    Raises:
-        CheckpointError: there is no such file.
-    """
-    path = Path(word)
-    if path.suffix == _MODEL:
-        return path
-    if path.name == _ALL:
-        _, saved = find_checkpoints(path.parent, results)[0]
-    else:
-        saved = find_policies(path, results, None)
-    return saved[0].checkpoint
-
-
 def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]:
     path = Path(word)
-    if path.name == _ALL:
+    if path.name == ALL_CHECKPOINTS:
         for steps, saved in find_checkpoints(path.parent, results):
             yield Model(f"{path.parent}/{steps}", _checkpoints(saved, options), str(path.parent), steps)
     elif path.suffix == _MODEL:

@@ -13,7 +13,8 @@ from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.settings.checks import ConfigurationError, Place, Problem, closest
+from trajtrainer.core.spelling import closest
+from trajtrainer.settings.checks import ConfigurationError, Place, Problem
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings

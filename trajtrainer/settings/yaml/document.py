@@ -14,7 +14,8 @@ from typing import Any, Literal, NoReturn
 import yaml
 from attrs import define, frozen
 
-from trajtrainer.settings.checks import AUTO, ConfigurationError, InvalidValueError, Place, Problem, closest, mismatch
+from trajtrainer.core.spelling import closest
+from trajtrainer.settings.checks import AUTO, ConfigurationError, InvalidValueError, Place, Problem, mismatch
 
 _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"

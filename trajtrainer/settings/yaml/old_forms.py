@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 
 from attrs import fields_dict
 
@@ -22,8 +23,6 @@ _NETWORK = {"normalize", "hidden_units", "num_layers", "vis_encode_type"}
 _MEMORY = {"sequence_length", "memory_size"}
 _CURIOSITY = {"use_curiosity", "curiosity_strength", "curiosity_enc_size"}
 _UPDATES = {"train_interval", "num_update"}
-_HYPERPARAMETERS = {key for name in ("ppo", "poca", "sac") for key in fields_dict(ALGORITHMS[name].settings)}
-_FLAT = _NETWORK | _MEMORY | _CURIOSITY | _UPDATES | _HYPERPARAMETERS | {"use_recurrent"}
 _SIGNAL_UPDATES = ("reward_signal_steps_per_update", "reward_signal_num_update")
 _MULTIRANGE = {"multirange_uniform": "multirangeuniform"}
 _SAMPLER_TYPES = ("sampler-type", "sampler_type")
@@ -31,6 +30,11 @@ _OLD_SECTIONS = ("curriculum", "parameter_randomization")
 _INTERVAL = "resampling-interval"
 _RENAMED = {"pretraining": "behavioral_cloning"}
 _NO_PLACE = "has no equivalent in the current format and was dropped"
+
+
+@cache
+def _hyperparameters() -> set[str]:
+    return {key for name in ("ppo", "poca", "sac") for key in fields_dict(ALGORITHMS[name].settings)}
 
 
 def is_old(root: PlacedValue) -> bool:
@@ -125,7 +129,10 @@ def _others(root: PlacedValue) -> Iterator[tuple[str, PlacedValue]]:
 
 def _is_flat(entry: PlacedValue) -> bool:
     keys = entry.mapping.keys()
-    return bool(keys & _FLAT) and not keys & {"trainer_type", "hyperparameters", "network_settings"}
+    if not keys or keys & {"trainer_type", "hyperparameters", "network_settings"}:
+        return False
+    flat = _NETWORK | _MEMORY | _CURIOSITY | _UPDATES | _hyperparameters() | {"use_recurrent"}
+    return bool(keys & flat)
 
 
 def _kind(entry: PlacedValue) -> str:
@@ -141,7 +148,7 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", PlacedValue("ppo", place))
     row = algorithm_named(trainer_type.content)
-    known: Collection[str] = fields_dict(row.settings) if row is not None else _HYPERPARAMETERS
+    known: Collection[str] = fields_dict(row.settings) if row is not None else _hyperparameters()
     hyperparameters: dict[str, PlacedValue] = {}
     network: dict[str, PlacedValue] = {}
     settings: dict[str, PlacedValue] = {"trainer_type": trainer_type}
@@ -169,7 +176,7 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
         elif key in fields_dict(TrainerSettings):
             settings[key] = entry
         elif key in own.mapping:
-            why = f" with trainer {trainer_type.content}" if key in _HYPERPARAMETERS else ""
+            why = f" with trainer {trainer_type.content}" if key in _hyperparameters() else ""
             notes.append(Problem(entry.place, f"{_NO_PLACE}{why}"))
     settings |= {
         "hyperparameters": PlacedValue(hyperparameters, place),

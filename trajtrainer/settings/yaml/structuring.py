@@ -17,11 +17,11 @@ from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError, Ite
 from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from trajtrainer.core.spelling import closest
 from trajtrainer.settings.checks import (
     AutoOrNumber,
     Fault,
     InvalidValueError,
-    closest,
     raise_faults,
     registered,
     row_of,
@@ -189,6 +189,7 @@ def _reward_signals(value: Any, _type: Any) -> _RewardSignals:
     return signals
 
 
+@cache
 def _sampler_form(parameters: Any) -> type[Any]:
     """Return the class for a sampler's written form, with ``sampler_parameters`` of the given type."""
     sampler_type = attrs.field(type=str, validator=registered(SAMPLERS))
@@ -196,15 +197,11 @@ def _sampler_form(parameters: Any) -> type[Any]:
     return attrs.make_class("SamplerForm", fields, frozen=True)
 
 
-_SAMPLER_FORMS = {name: _sampler_form(cls) for name, cls in SAMPLERS.items()}
-_UNKNOWN_SAMPLER = _sampler_form(Any)
-
-
 def _sampler(value: Any, _type: Any) -> Any:
     if isinstance(value, dict):
         name = value.get("sampler_type")
-        form = _SAMPLER_FORMS.get(name, _UNKNOWN_SAMPLER) if isinstance(name, str) else _UNKNOWN_SAMPLER
-        return CONVERTER.structure(value, form).sampler_parameters
+        parameters: Any = SAMPLERS.get(name, Any) if isinstance(name, str) else Any
+        return CONVERTER.structure(value, _sampler_form(parameters)).sampler_parameters
     try:
         return ConstantSettings(value=real_number(value))
     except InvalidValueError:

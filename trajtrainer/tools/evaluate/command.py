@@ -7,6 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from trajtrainer.core.printable import one_line
 from trajtrainer.run.console import acting_settings, add_count, console, print_table
 from trajtrainer.settings import flags
@@ -79,14 +81,21 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
-        from trajtrainer.policies.play.models import SCRIPTED
+        from trajtrainer.policies.folder.saved_policies import SCRIPTED
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
         settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
-        from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # imported here to keep --help fast
+        from trajtrainer.run import acting
 
-        options = EvaluateOptions(**{each.name: getattr(arguments, each.name) for each in fields(EvaluateOptions)})
-        evaluation = evaluate(arguments.models, settings, options)
+        env = settings.env_settings
+        env = evolve(env, num_envs=min(env.num_envs, arguments.episodes))
+        settings = acting.for_inference(evolve(settings, env_settings=env), arguments.models)
+        outputs = {f"--{name}": getattr(arguments, name) for name in ("json", "csv", "video")}
+        with acting.launching(settings, arguments.models, outputs) as players:
+            from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # imports torch
+
+            options = EvaluateOptions(**{each.name: getattr(arguments, each.name) for each in fields(EvaluateOptions)})
+            evaluation = evaluate(arguments.models, settings, options, players)
     print_table(make_table(evaluation))
     return evaluation.exit_code
 

@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
-
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.printable import counted
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.spelling import closest
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters, PlayerLogs
 from trajtrainer.envs.select import make_filmed_environment, make_separate_environments
@@ -29,9 +28,9 @@ from trajtrainer.policies.play.result import EpisodeSample, EvaluationResult, ac
 from trajtrainer.run import acting
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.device import set_threads
+from trajtrainer.run.launching import LaunchedPlayers
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.tools.evaluate.film import Film, check_film
 
@@ -111,19 +110,21 @@ class FinishedEvaluation:
         return difference(self.results[number].behaviors[behavior], first)
 
 
-def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOptions) -> FinishedEvaluation:
+def evaluate(
+    models: Sequence[str], settings: RunSettings, options: EvaluateOptions, players: LaunchedPlayers | None
+) -> FinishedEvaluation:
     """Evaluate models, one after another.
 
     Args:
         models: the models' names, see ``find_models``.
-        settings: settings of the environment, its parameters, the device, the seed and the results folder.
+        settings: settings from ``acting.for_inference``.
         options: the number of episodes, the files for the results, and other options.
+        players: players for the first model, if they have been launched.
 
     Raises:
         TrajtrainerError: a model, a file or the environment does not exist or does not match the others, or the
             environment failed before anything was evaluated.
     """
-    settings = acting.for_inference(settings)
     seed = settings.env_settings.seed
     with Preflight() as check:
         for option, path in (("--json", options.json), ("--csv", options.csv), ("--video", options.video)):
@@ -135,7 +136,6 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
         for model in found or ():
             check(_check_names, model, options)
     set_threads()
-    settings = settings.presuming(acting.image_order_of_runs(found))
     given = Curriculum(settings.environment_parameters, seed).samplers
     whose = next((each for each in found if not each.scripted), found[0])
     of_run = acting.parameters_of_run(whose)
@@ -150,7 +150,8 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
                 _film(model, settings, options, parameters, stop, options.video.with_stem(name))
             drawn = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
             logger.info("%s: %s%s; seed %d.", model.name, counted(options.episodes, "episode"), drawn, seed)
-            result = _play(model, settings, options, parameters, stop, options.episodes)
+            result = _play(model, settings, options, parameters, stop, options.episodes, players=players)
+            players = None
         except EnvironmentFaultError as fault:
             failure = acting.fault_after(results, fault, stop)
             break
@@ -183,6 +184,7 @@ def _play(
     stop: StopRequest,
     episodes: int,
     make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
+    players: LaunchedPlayers | None = None,
 ) -> Evaluated | None:
     """Play episodes with one model for all behaviors and teams. Return None if a signal arrived before they started.
 
@@ -192,13 +194,12 @@ def _play(
         PolicyDivergedError: the model's actions are NaN.
     """
     env, roles = settings.env_settings, Roles([model])
-    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, episodes)))
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
         roles.announce(specs)
         _check_names(model, options, [BehaviorId.parse(id_).name for id_ in specs])
 
-    with acting.opened(settings, stop, make) as environment:
+    with acting.opened(settings, stop, make, players) as environment:
         if environment is None:
             return None
         seeded = isinstance(environment, InProcessEnvironment) and environment.seed_episodes(env.seed)

@@ -15,11 +15,11 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.filenames import EVENT_FILE_PREFIX
 from trajtrainer.core.local_paths import is_absolute, without_folders
 from trajtrainer.core.printable import one_line
 from trajtrainer.core.version import __version__
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
-from trajtrainer.policies.folder.event_file import PREFIX
 from trajtrainer.policies.folder.event_reader import EventRecordReader
 from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME
 from trajtrainer.policies.folder.saved_run import SavedRun
@@ -95,9 +95,10 @@ def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any]
         try:
             content = path.read_bytes()
             # The name of an event file contains the name of this machine: prefix, time, host, process, number.
-            name = re.sub(rf"({re.escape(PREFIX)}\d+)\..*(\.\d+\.\d+)", r"\1\2", path.relative_to(run).as_posix())
+            private = rf"({re.escape(EVENT_FILE_PREFIX)}\d+)\..*(\.\d+\.\d+)"
+            name = re.sub(private, r"\1\2", path.relative_to(run).as_posix())
             if any(place in content for place in places):
-                if not path.name.startswith(PREFIX):
+                if not path.name.startswith(EVENT_FILE_PREFIX):
                     logger.warning("%s contains an absolute path of this machine, so it is not uploaded.", path)
                     continue
                 content = _without(places, content, path)
@@ -152,7 +153,8 @@ def _files(run: Path) -> Iterator[Path]:
         found = {path: numbered.fullmatch(path.name) for path in sorted(folder.iterdir()) if _is_plain(path)}
         newest = max((int(match[1]) for match in found.values() if match), default=None)
         for path, match in found.items():
-            wanted = path.name == CHECKPOINT_NAME or path.name.startswith(PREFIX) or _BEST.fullmatch(path.name)
+            is_events = path.name.startswith(EVENT_FILE_PREFIX)
+            wanted = path.name == CHECKPOINT_NAME or is_events or _BEST.fullmatch(path.name)
             if wanted or (match and int(match[1]) == newest):
                 yield path
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.printable import shortened
+from trajtrainer.core.spelling import closest
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.policies.checkpoints.file import load_tensors
 from trajtrainer.policies.onnx.export import export_policy, write_model
 from trajtrainer.run.acting import INTERRUPTED, for_inference, opened
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen
 from trajtrainer.tools.importing.fit import MismatchError, fitted_actor, fitted_sensors, own_actor, write_run

@@ -39,13 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: a policy or the environment does not exist, they do not match, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        from trajtrainer.policies.play.models import SCRIPTED
-        from trajtrainer.tools.record.record import RecordOptions, record_to_file
-        from trajtrainer.tools.recordings import format_summary  # imported here to keep --help fast
+        from trajtrainer.policies.folder.saved_policies import SCRIPTED
+        from trajtrainer.run import acting
 
-        fields = ("policy", "expert", "episodes", "length", "behavior", "output")
-        options = RecordOptions(**{name: getattr(arguments, name) for name in fields})
         models = [word for word in (arguments.policy, arguments.expert) if word not in (None, *SCRIPTED)]
-        summary, exit_code = record_to_file(options, acting_settings(arguments, models))
+        settings = acting.for_inference(acting_settings(arguments, models), models)
+        with acting.launching(settings, models, {"--output": arguments.output}) as players:
+            from trajtrainer.tools.record.record import RecordOptions, record_to_file  # imports torch
+            from trajtrainer.tools.recordings import format_summary
+
+            fields = ("policy", "expert", "episodes", "length", "behavior", "output")
+            options = RecordOptions(**{name: getattr(arguments, name) for name in fields})
+            summary, exit_code = record_to_file(options, settings, players)
     print("\n".join(map(one_line, format_summary(summary))))
     return exit_code

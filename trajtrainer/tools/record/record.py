@@ -14,6 +14,7 @@ from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.policies.play.models import ActingOptions, Roles, find_models
 from trajtrainer.run import acting
 from trajtrainer.run.device import set_threads
+from trajtrainer.run.launching import LaunchedPlayers
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.run import RunSettings
@@ -44,12 +45,15 @@ class RecordOptions:
     output: Path
 
 
-def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summary, int]:
+def record_to_file(
+    wanted: RecordOptions, settings: RunSettings, players: LaunchedPlayers | None
+) -> tuple[Summary, int]:
     """Record episodes, and write them to a file.
 
     Args:
         wanted: what to record, and the file to write.
-        settings: settings of the environment, the device, the seed and the results folder.
+        settings: settings from ``acting.for_inference``.
+        players: the players, if they have been launched.
 
     Returns:
         A summary of the recording, and the exit code: 0, or 1 or that of a signal if the recording ended early.
@@ -58,7 +62,6 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summar
         TrajtrainerError: a policy, a file or the environment does not exist or does not match the others, or the
             environment failed before any episode ended.
     """
-    settings = acting.for_inference(settings)
     results = Path(settings.checkpoint_settings.results_dir)
     with Preflight() as check:
         check(recordings.check_target, wanted.output)
@@ -67,7 +70,6 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summar
         expert = None if wanted.expert is None else check(_Role, wanted.expert, results, options)
     set_threads()
     roles = [role for role in (expert, actor) if role is not None]
-    settings = settings.presuming(acting.image_order_of_runs(model for role in roles for model in role.models))
     parameters = {name: value for role in roles for name, value in role.parameters.items()}
     acting.log_parameters(parameters)
     stop = StopRequest()
@@ -80,7 +82,7 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> tuple[Summar
         for role in reversed(roles):
             role.announce(specs)
 
-    with acting.opened(settings, stop) as environment:
+    with acting.opened(settings, stop, players=players) as environment:
         found: dict[str, Recording] = {}
         if environment is not None:
             found = record(
@@ -126,7 +128,6 @@ class _Role:
     """The policies for all behaviors, given by one command line argument (``--policy`` or ``--expert``).
 
     Attributes:
-        models: a list that contains only the model, which may be trained or scripted.
         parameters: environment parameters that the model's run was trained with.
     """
 
@@ -134,7 +135,7 @@ class _Role:
         models = find_models([word], results, options, scripted=True)
         if len(models) != 1:
             raise SettingsError(f"{word} matches {len(models)} models, expected one.")
-        self.models, self._roles = models, Roles(models)
+        self._roles = Roles(models)
         self.parameters = acting.parameters_of_run(models[0])
         self.announce = self._roles.announce
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spelling import closest
 from trajtrainer.run.console import console
-from trajtrainer.settings.checks import closest
 from trajtrainer.tools.report.command import add_run_arguments, unwritable
 
 

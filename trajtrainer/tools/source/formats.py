@@ -11,7 +11,7 @@ from trajtrainer.policies.checkpoints.export_formats import ExportFormat
 if TYPE_CHECKING:
     from trajtrainer.core.spec import BehaviorSpec
     from trajtrainer.learning.nn.actor import Actor
-    from trajtrainer.policies.checkpoints.saved_policies import Origin
+    from trajtrainer.policies.checkpoints.export_saved import Origin
 
 
 def write(language: str, actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin) -> None:

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.tools.source.printing import Syntax, about, identifier, pascal_case, safe
 from trajtrainer.tools.source.program import Program
 from trajtrainer.tools.templates import fill

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.version import __version__
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.tools.source.program import (
     ArrayRole,
     For,

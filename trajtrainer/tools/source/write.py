@@ -16,7 +16,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.graph import FLOAT, Node, ValueInfo
-from trajtrainer.policies.checkpoints.saved_policies import Origin
+from trajtrainer.policies.checkpoints.export_saved import Origin
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.export import GraphBuilder, policy_graph
 from trajtrainer.tools.source.languages import write_c, write_csharp, write_gdscript, write_javascript, write_node

@@ -54,19 +54,25 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        from trajtrainer.policies.play.models import SCRIPTED
+        from trajtrainer.policies.folder.saved_policies import SCRIPTED
 
         settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
-        from trajtrainer.tools.tournament.tournament import hold  # imported here to keep --help fast
+        from trajtrainer.run import acting
 
-        table, exit_code = hold(
-            arguments.models,
-            settings,
-            games=arguments.games,
-            max_decisions=arguments.max_decisions,
-            json_file=arguments.json,
-            picture=arguments.plot,
-        )
+        settings = acting.for_inference(settings, arguments.models)
+        outputs = {"--json": arguments.json, "--plot": arguments.plot}
+        with acting.launching(settings, arguments.models, outputs) as players:
+            from trajtrainer.tools.tournament.tournament import hold  # imports torch
+
+            table, exit_code = hold(
+                arguments.models,
+                settings,
+                players,
+                games=arguments.games,
+                max_decisions=arguments.max_decisions,
+                json_file=arguments.json,
+                picture=arguments.plot,
+            )
     print("\n".join(format_table(table)))
     return exit_code
 

@@ -22,6 +22,7 @@ from trajtrainer.core.printable import counted
 from trajtrainer.policies.play.models import ActingOptions, Model, find_models
 from trajtrainer.run import acting
 from trajtrainer.run.device import set_threads
+from trajtrainer.run.launching import LaunchedPlayers
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.run import RunSettings
@@ -39,6 +40,7 @@ _SIZE_INCHES = (8.0, 5.0)
 def hold(
     models: Sequence[str],
     settings: RunSettings,
+    players: LaunchedPlayers | None,
     *,
     games: int,
     max_decisions: int,
@@ -49,7 +51,8 @@ def hold(
 
     Args:
         models: words that ``find_entrants`` accepts.
-        settings: settings of the environment, the device, the seed and the results folder.
+        settings: settings from ``acting.for_inference``.
+        players: the players, if they have been launched.
         games: games per pair.
         max_decisions: maximum number of an agent's decisions in a game; a longer game is truncated.
         json_file: file to write the results to.
@@ -63,7 +66,6 @@ def hold(
     Raises:
         TrajtrainerError: a model, a file or the environment does not exist or does not fit, or the environment failed.
     """
-    settings = acting.for_inference(settings)
     with Preflight() as check:
         check(acting.check_file, "--json", json_file)
         check(acting.check_file, "--plot", picture)
@@ -75,14 +77,13 @@ def hold(
     pairs = len(entrants) * (len(entrants) - 1) // 2
     env = settings.env_settings
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, env.seed)
-    settings = settings.presuming(acting.image_order_of_runs(entrants))
     parameters = acting.parameters_of_run(next((each for each in entrants if not each.scripted), entrants[0]))
     acting.log_parameters(parameters)
     stop = StopRequest()
     results: list[GameResult] = []
     failure = None
     try:
-        with acting.opened(settings, stop) as environment:
+        with acting.opened(settings, stop, players=players) as environment:
             if environment is not None:
                 play(
                     environment,

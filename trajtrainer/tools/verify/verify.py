@@ -16,12 +16,12 @@ from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerE
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec, sensors_seen, with_sensors
+from trajtrainer.core.spelling import closest
 from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.policy_record import PolicyRecord, read_record
 from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
-from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.policies.folder.saved_policies import SavedPolicy, find_policies
 from trajtrainer.policies.onnx.export import build_model
-from trajtrainer.settings.checks import closest
 from trajtrainer.tools.verify.changes import Cause, Change, refitted
 from trajtrainer.tools.verify.explain import Verdict, explain
 from trajtrainer.tools.verify.likelihood import Mode

@@ -9,6 +9,13 @@ from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import OURS, AutoOrNumber, at_least, count, in_order, positive, positive_or_auto
 from trajtrainer.settings.components import AlgorithmRow, ScheduleType, of_set_course
 
+_BASELINES = {
+    "trainer_type": "xqc",
+    "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
+    "network_settings": {"hidden_units": 256, "num_layers": 2},
+    "time_horizon": 16,
+}
+
 
 @frozen(field_transformer=in_order(*fields_dict(SACHyperparameters)))  # defaults refer to earlier fields
 class XQCHyperparameters(SACHyperparameters):
@@ -59,12 +66,6 @@ def width_for(numbers: int) -> int:
 
 
 # Stable-Baselines3 does not include XQC. These are the applicable settings of its SAC.
-_BASELINES = {
-    "trainer_type": "xqc",
-    "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
-    "network_settings": {"hidden_units": 256, "num_layers": 2},
-    "time_horizon": 16,
-}
 
 ROW = AlgorithmRow(
     XQCHyperparameters,
