@@ -28,6 +28,7 @@ from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.rewards.signal import create_reward_signals
 from trajtrainer.learning.trainers.factory import create_algorithm
+from trajtrainer.run.device import keep_freed_memory
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
@@ -62,6 +63,7 @@ BALL = _shipped("3DBall", agents=12, max_steps=72000, bar=2460)
 
 def measure() -> list[Row]:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as in a run
     return [*_updates(), *_of_half_cheetah(), *_replay(), Row(BALL.name, "agent-steps/s", _ends(), BALL.bar)]
 
 
