@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import signal
@@ -11,7 +10,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -100,23 +98,6 @@ def test_the_callbacks(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         r"^new best model at",
     ):
         assert re.search(pattern, printed, re.MULTILINE), pattern
-
-
-@pytest.mark.slow
-def test_pendulum(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
-    evaluation = importlib.import_module("stable_baselines3.common.evaluation")
-    learn, evaluate = sb3.SAC.learn, evaluation.evaluate_policy
-
-    def few(*arguments: Any, n_eval_episodes: int, **options: Any) -> Any:
-        assert n_eval_episodes == 50
-        return evaluate(*arguments, n_eval_episodes=2, **options)
-
-    monkeypatch.setattr(evaluation, "evaluate_policy", few)
-    monkeypatch.setattr(sb3.SAC, "learn", lambda model, _: learn(model, 150))
-    monkeypatch.setattr(trajtrainer, "learn", partial(trajtrainer.learn, max_epochs=1, epoch_steps=150))
-    run_examples(DOCS / "tutorials" / "pendulum.md")
-    assert re.search(r"Stable-Baselines3: -\d+\.\d \+/- ", capsys.readouterr().out)
 
 
 @pytest.mark.slow

@@ -475,7 +475,7 @@ def test_gymnasium_says_when_episodes_end(path: str | None, arguments: list[str]
         ("ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install 'trajtrainer[atari]')"),
         ("Builds/Ball", "--env=sim:3DBall"),
         ("Goalie", "If you mean the built-in simulation, use --env=sim:StrikerVsGoalie."),
-        ("gyym:CartPole-v1", "There is no environment scheme 'gyym' (known: envpool, "),
+        ("gyym:CartPole-v1", "There is no environment scheme 'gyym' (known: "),
         ("gyym:CartPole-v1", "packages can add others); did you mean gym?"),
     ],
 )

@@ -152,7 +152,6 @@ def test_learning_leaves_the_section_aside_and_config_checks_it(
     assert main(["config", str(path)]) == 1
 
     assert "search.ranges.behaviors.my.Ball.hyperparameters.betta: unknown option" in capsys.readouterr().err
-    assert main(["config", "builtin:search/CartPole"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -26,3 +26,7 @@ def test_it_reports_everything_at_once(
     told = [each for each in TOLD if "Reader" not in each and each != "earlier"]
     assert_told(problems(capsys.readouterr().err), told)
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
+
+
+def test_the_shipped_search_is_correct() -> None:
+    assert main(["config", "builtin:search/CartPole"]) == 0
