@@ -18,6 +18,14 @@ def test_the_player_of_the_first_model_is_launched_first(tmp_path: Path) -> None
     check_launch(tmp_path, *EVALUATE)
 
 
+def test_a_film_has_a_player_of_its_own_which_would_need_the_same_port(tmp_path: Path) -> None:
+    run = command(tmp_path, "go", *EVALUATE, "--video=a.gif")
+    output, _ = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, output
+    assert not (tmp_path / "players").read_text()
+    assert (tmp_path / "a-1.gif").exists()
+
+
 def test_a_signal_during_the_import_ends_the_player(tmp_path: Path) -> None:
     check_signal(tmp_path, *EVALUATE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
         env = settings.env_settings
         env = evolve(env, num_envs=min(env.num_envs, arguments.episodes))
         settings = acting.for_inference(evolve(settings, env_settings=env), arguments.models)
-        outputs = {f"--{name}": getattr(arguments, name) for name in ("json", "csv", "video")}
-        with acting.launching(settings, arguments.models, outputs) as players:
+        outputs = {f"--{name}": getattr(arguments, name) for name in ("json", "csv")}
+        # A film has a player of its own, which comes first and needs the same port.
+        launching = nullcontext() if arguments.video else acting.launching(settings, arguments.models, outputs)
+        with launching as players:
             from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # imports torch
 
             options = EvaluateOptions(**{each.name: getattr(arguments, each.name) for each in fields(EvaluateOptions)})

@@ -9,6 +9,7 @@ from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import OURS, AutoOrNumber, at_least, count, in_order, positive, positive_or_auto
 from trajtrainer.settings.components import AlgorithmRow, ScheduleType, of_set_course
 
+# Stable-Baselines3 does not include XQC. These are the applicable settings of its SAC.
 _BASELINES = {
     "trainer_type": "xqc",
     "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
@@ -64,8 +65,6 @@ def width_for(numbers: int) -> int:
     """
     return 64 if numbers <= 50 else 128 if numbers <= 100 else 256
 
-
-# Stable-Baselines3 does not include XQC. These are the applicable settings of its SAC.
 
 ROW = AlgorithmRow(
     XQCHyperparameters,
