@@ -104,7 +104,8 @@ def launching(
         players = None
         if _can_launch(settings, models, outputs):
             seed_global_generators(settings.env_settings.seed)
-            players = LaunchedPlayers(settings, stack.enter_context(_player_logs()))
+            resources = stack.enter_context(ExitStack())
+            players = LaunchedPlayers(settings, resources.enter_context(_player_logs()), resources)
             stack.callback(players.close)
         yield players
 
@@ -142,6 +143,8 @@ def opened(
     """
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop, saves=False))
+        if players is not None:
+            stack.enter_context(players.resources)  # after a fault, the logs stay, although the command may go on
         start = players.connected if players else partial(make, settings, stack.enter_context(_player_logs()))
         seed_global_generators(settings.env_settings.seed)
         environment = None
@@ -165,6 +168,9 @@ def _player_logs() -> Iterator[PlayerLogs]:
     except TrajtrainerError:
         if not any(folder.iterdir()):
             folder.rmdir()
+        raise
+    except BaseException:  # such as Ctrl-C while torch is imported
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     else:
         shutil.rmtree(folder, ignore_errors=True)

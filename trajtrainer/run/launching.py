@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.seeds import seed_global_generators
@@ -19,9 +20,11 @@ class LaunchedPlayers:
     Args:
         settings: settings of the run.
         logs: where players write their logs.
+        resources: what to close after the players, by the code that connects them.
     """
 
-    def __init__(self, settings: RunSettings, logs: PlayerLogs) -> None:
+    def __init__(self, settings: RunSettings, logs: PlayerLogs, resources: ExitStack | None = None) -> None:
+        self.resources = ExitStack() if resources is None else resources
         self._environment: Environment | None = None
         self._error: TrajtrainerError | None = None
         self._is_connected = False
