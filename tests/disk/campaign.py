@@ -209,10 +209,15 @@ def complaints(code: int | None, text: str, fired: Sequence[Operation], most: in
         wrong.append("a traceback")
     if text.count("error: ") > most or (code == 1 and "error: " not in text):
         wrong.append(f"{text.count('error: ')} messages of an error that ended it")
-    is_silent = all((each.name, _what(each.path)) in _SILENT for each in fired)
-    if not is_silent and not any(word in text for word in _WORDS):
+    if not all(map(_is_silent, fired)) and not any(word in text for word in _WORDS):
         wrong.append("it said nothing")
     return wrong
+
+
+def _is_silent(operation: Operation) -> bool:
+    # huggingface_hub tries again or does without, and its threads write in any order, so which of its operations fails
+    # differs between runs. The files that it fetches are looked at afterwards.
+    return ".pull-" in operation.path or (operation.name, _what(operation.path)) in _SILENT
 
 
 def _what(path: str) -> str:
