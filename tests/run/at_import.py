@@ -35,10 +35,12 @@ sys.exit(main(sys.argv[2:]))
 
 def command(folder: Path, how: str, *arguments: str) -> subprocess.Popen[str]:
     """Start a command in a folder; ``how`` is "go", or "wait" to wait at the import until ``signaled`` exists."""
+    temporary = folder / "temporary"
+    temporary.mkdir()
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, how, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,7 +68,7 @@ def check_launch(folder: Path, *arguments: str, code: int = 0) -> str:
 
 
 def check_signal(folder: Path, *arguments: str) -> None:
-    """Check that Ctrl-C during the import ends a command that acts, and its player."""
+    """Check that Ctrl-C during the import ends a command that acts, and its player, and leaves no logs."""
     run = command(folder, "wait", *arguments)
     launched = players(folder)
     run.send_signal(signal.SIGINT)
@@ -77,3 +79,4 @@ def check_signal(folder: Path, *arguments: str) -> None:
     assert "Traceback" not in output
     assert launched
     assert not any(map(process_tree.is_alive, launched))
+    assert not list((folder / "temporary").glob("trajtrainer-players-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -13,6 +14,11 @@ import pytest
 from tests.run import process_tree
 from tests.run.at_import import LIMIT_S, command
 from tests.run.at_import import players as players_at_import
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.run import acting
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -68,3 +74,19 @@ def test_a_device_that_does_not_exist_is_found_late_and_ends_the_players(num_env
 def test_checks_and_launch_need_no_torch(module: str) -> None:
     program = f"import sys, trajtrainer.run.{module}; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"
+
+
+@pytest.mark.parametrize("is_fault", [True, False])
+def test_logs_of_launched_players_stay_after_a_fault_that_the_command_survives(
+    is_fault: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    settings = acting.for_inference(RunSettings(env_settings=EnvironmentSettings(env_path="sim:Basic")))
+    with acting.launching(settings, [], {}) as players, contextlib.suppress(EnvironmentFaultError):
+        assert players is not None
+        with acting.opened(settings, StopRequest(), players=players):
+            (folder,) = tmp_path.glob("trajtrainer-players-*")
+            (folder / "Player-0.log").write_text("the game broke")
+            if is_fault:
+                raise EnvironmentFaultError(f"The game broke. Its log: {folder}")
+    assert (folder / "Player-0.log").exists() == is_fault

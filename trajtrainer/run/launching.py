@@ -20,7 +20,7 @@ class LaunchedPlayers:
     Args:
         settings: settings of the run.
         logs: where players write their logs.
-        resources: what to close after the players, by the code that connects them.
+        resources: closed by the code that connects the players, after it has closed them.
     """
 
     def __init__(self, settings: RunSettings, logs: PlayerLogs, resources: ExitStack | None = None) -> None:
