@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from scripts.benchmarks.mlagents import SHORT_BALL, mlagents_speed
+from scripts.benchmarks.mlagents import BASIC, mlagents_speed
 from scripts.benchmarks.ppo import BALL, HUNDRED, Case, follow
 from scripts.benchmarks.report import Row, interleaved
 
@@ -28,6 +28,7 @@ _WAITING = "Actors.Waiting.mean"
 
 _BALL = replace(BALL, max_steps=20 * 12000)
 _HUNDRED = replace(HUNDRED, max_steps=20 * 10240)
+_BASIC = replace(BASIC, max_steps=20 * 2560)
 SLOW = replace(
     BALL,
     name=f"3DBall, {STEP_MS:g} ms a step",
@@ -51,12 +52,7 @@ def measure(venv: Path | None = None) -> list[Row]:
     """Measure all cases several times, alternating; also ML-Agents, if its ``venv`` is given."""
     rows: list[Row] = []
     if venv is not None:
-        ways = [lambda: train(_BALL, 1).speed, partial(mlagents_speed, SHORT_BALL, venv)]
-        one, other = interleaved(ways, RUNS)
-        rows += [
-            Row(f"{_BALL.name}, ML-Agents", "agent-steps/s", other),
-            Row("... one actor and the learner", "times", [a / b for a, b in zip(one, other, strict=True)], 8),
-        ]
+        rows += [row for case in (_BALL, _HUNDRED, _BASIC) for row in _against_mlagents(case, venv)]
     for case in (_BALL, _HUNDRED):
         threaded = replace(case, extra={**case.extra, "threaded": True})
         loop, thread, one, beside = _in_turn(
@@ -79,6 +75,18 @@ def measure(venv: Path | None = None) -> list[Row]:
         rows.append(Row(f"{SLOW.name}, {count} actors", "agent-steps/s", [run.speed for run in found]))
         rows.append(Row(f"{SLOW.name}, {count} actors, of linear", "%", _ratios(found, runs[0], 100 / count), 90))
     return rows
+
+
+def _against_mlagents(case: Case, venv: Path) -> list[Row]:
+    """Compare a single loop, and one actor in a process, with ML-Agents, whose run is shorter because it is slower."""
+    short = replace(case, max_steps=5 * case.summary_freq)
+    ways = [lambda: train(case, 0).speed, lambda: train(case, 1).speed, partial(mlagents_speed, short, venv)]
+    loop, actor, mlagents = interleaved(ways, RUNS)
+    return [
+        Row(f"{case.name}, ML-Agents", "agent-steps/s", mlagents),
+        Row("... in one loop", "times", [ours / theirs for ours, theirs in zip(loop, mlagents, strict=True)], 6),
+        Row("... one actor and the learner", "times", [a / b for a, b in zip(actor, mlagents, strict=True)], 8),
+    ]
 
 
 def slow(actors: int) -> Case:
