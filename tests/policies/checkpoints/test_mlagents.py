@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tests.learning.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from tests.learning.nn.specs import behavior, camera, network, vector
+from tests.run import prefork
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind
 from trajtrainer.learning.algos.poca import poca
@@ -424,6 +425,20 @@ def test_a_policy_from_the_checkpoint_alone(shared_data: Path, name: str) -> Non
         torch.testing.assert_close(distribution.sigma.expand_as(case["mu"]), case["sigma"], atol=1e-5, rtol=0)
     if "deterministic_sample_discrete" in case:
         assert torch.equal(best.discrete, case["deterministic_sample_discrete"].long())
+
+
+def test_loading_a_policy_does_without_torchs_compiler(tmp_path: Path) -> None:
+    """The last save of a run loads the best policy. On the meta device, some functions of torch import the compiler."""
+    spec = behavior([vector(5)], 2, (3, 2))
+    torch.save(to_mlagents(simple(spec, network())), tmp_path / "policy.pt")
+    program = (
+        "import sys, torch; from tests.learning.nn.specs import behavior, vector; "
+        "from trajtrainer.policies.checkpoints.recovered_policy import load_actor; "
+        f"load_actor(torch.load({str(tmp_path / 'policy.pt')!r}), behavior([vector(5)], 2, (3, 2))); "
+        "print('torch._dynamo' in sys.modules)"
+    )
+    code, output = prefork.run(program, log=tmp_path / "log")
+    assert (code, output.splitlines()[-1]) == (0, "False"), output
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,10 @@ class Reader:
                 self._note(_MISMATCHED, f"{network}/{name} ({held}, expected shape {shape})")
         if len(parts) < len(entry.key.names):
             return None
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(parts) == 1:
+            return parts[0]
+        # On the meta device, torch.cat imports torch._dynamo, which takes seconds.
+        return torch.empty_like(like) if like.is_meta else torch.cat(parts)
 
     def adam(
         self, key: str, parameters: Sequence[tuple[CheckpointEntry, Tensor]], loaded: set[CheckpointEntry], like: State
