@@ -84,7 +84,7 @@ def _against_mlagents(case: Case, venv: Path) -> list[Row]:
     loop, actor, mlagents = interleaved(ways, RUNS)
     return [
         Row(f"{case.name}, ML-Agents", "agent-steps/s", mlagents),
-        Row("... in one loop", "times", [ours / theirs for ours, theirs in zip(loop, mlagents, strict=True)], 6),
+        Row("... in one loop", "times", [a / b for a, b in zip(loop, mlagents, strict=True)], 6),
         Row("... one actor and the learner", "times", [a / b for a, b in zip(actor, mlagents, strict=True)], 8),
     ]
 
