@@ -128,7 +128,7 @@ def test_an_interrupt(command: Callable[[Callable[[], int]], None], capsys: pyte
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-SLOW_MODULES = ("torch", "yaml", "cattrs", "numpy", "grpc", "onnx", "google.protobuf")
+SLOW_MODULES = ("torch", "yaml", "cattrs", "numpy", "grpc", "onnx", "google.protobuf", "importlib.metadata")
 
 
 def test_help_imports_nothing_slow() -> None:
