@@ -43,7 +43,7 @@ def resolve(reference: Reference) -> Callable[..., Any]:
 
 @cache
 def installed() -> EntryPoints | None:
-    """Return the entry points of all installed packages, or None if no package adds a row."""
+    """Return the entry points of all installed packages, or None if none of them extends trajtrainer."""
     with suppress(OSError):  # for files that cannot be read: importlib.metadata skips them
         files = (file for folder in sys.path for file in Path(folder).glob("*-info/entry_points.txt"))
         if not any(b"[trajtrainer." in file.read_bytes() for file in files):
