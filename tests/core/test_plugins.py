@@ -55,6 +55,16 @@ def sampled(**changes: Any) -> dict[str, Any]:
 PLAYER = ("--env=sim:VisualBall", "--env-args", "--agents", "4", "--camera", "20,20")
 
 
+def test_a_file_that_cannot_be_read_hides_no_package(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "first" / "broken-1.0.dist-info" / "entry_points.txt").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    install("odd-package", {SIGNALS: {"odd": "odd_signal:ROW"}})
+
+    assert "odd" in REWARD_SIGNALS
+
+
 def test_a_package_trains_exports_and_resumes(tmp_path: Path, install: Install) -> None:
     install()
     run = learn(tmp_path, behaviors_settings(VisualBall=sampled()), *PLAYER)
